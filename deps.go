@@ -1,0 +1,40 @@
+//go:build deps
+
+// Package devicequota pins the module's requirements while its packages grow.
+package devicequota
+
+import (
+	_ "github.com/google/cel-go/cel"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/google/go-cmp/cmp/cmpopts"
+	_ "github.com/openshift/api/quota/v1"
+	_ "github.com/prometheus/client_golang/prometheus"
+	_ "github.com/prometheus/client_golang/prometheus/testutil"
+	_ "github.com/spf13/cobra"
+	_ "k8s.io/api/core/v1"
+	_ "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	_ "k8s.io/apiserver/pkg/cel"
+	_ "k8s.io/apiserver/pkg/cel/environment"
+	_ "k8s.io/cli-runtime/pkg/genericclioptions"
+	_ "k8s.io/cli-runtime/pkg/printers"
+	_ "k8s.io/client-go/kubernetes"
+	_ "k8s.io/client-go/metadata"
+	_ "k8s.io/client-go/tools/clientcmd"
+	_ "k8s.io/component-base/featuregate"
+	_ "k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	_ "k8s.io/dynamic-resource-allocation/api/v1beta1"
+	_ "k8s.io/dynamic-resource-allocation/api/v1beta2"
+	_ "k8s.io/dynamic-resource-allocation/cel"
+	_ "k8s.io/dynamic-resource-allocation/client"
+	_ "k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
+	_ "k8s.io/dynamic-resource-allocation/resourceclaim"
+	_ "k8s.io/dynamic-resource-allocation/resourceslice/tracker"
+	_ "k8s.io/dynamic-resource-allocation/structured"
+	_ "k8s.io/klog/v2"
+	_ "k8s.io/utils/clock/testing"
+	_ "k8s.io/utils/ptr"
+	_ "sigs.k8s.io/controller-runtime"
+	_ "sigs.k8s.io/controller-runtime/pkg/envtest"
+	_ "sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	_ "sigs.k8s.io/yaml"
+)

@@ -1,0 +1,35 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/devicequota/devicequota/quota"
+)
+
+// Verdict is the answer to a request.
+type Verdict int
+
+const (
+	// Allowed: it fits every covering quota, and holds are written unless it was a dry run.
+	Allowed Verdict = iota
+	// Denied: what exists leaves no room.
+	Denied
+	// Busy: nothing wrong with the request; ask again after RetryAfter.
+	Busy
+)
+
+// Decision is the answer to a request with its reasons.
+type Decision struct {
+	Verdict Verdict
+	// Denials by quotas in mode Enforce, sorted by quota. Non-empty if and only if Denied.
+	Denials []quota.Denial
+	// Warned and Audited are what quotas in mode Warn and Audit would have denied. They never block.
+	Warned, Audited []quota.Denial
+	// RetryAfter is set for Busy.
+	RetryAfter time.Duration
+	// Busy says why, for people.
+	Busy string
+	// Charges per covering quota.
+	// quota -> charge
+	Charges map[string]quota.Charge
+}
