@@ -25,6 +25,9 @@ type Decision struct {
 	Denials []quota.Denial
 	// Warned and Audited are what quotas in mode Warn and Audit would have denied. They never block.
 	Warned, Audited []quota.Denial
+	// NotNow, of Check only, are the quotas in mode Enforce that the request fits by itself
+	// but not beside what is charged now, as far as this replica knows. They do not make it Denied.
+	NotNow []quota.Denial
 	// RetryAfter is set for Busy.
 	RetryAfter time.Duration
 	// Busy says why, for people.

@@ -17,6 +17,8 @@ var (
 	ErrConflict = errors.New("ledger changed since it was read")
 	// ErrNotFound: there is no such ledger.
 	ErrNotFound = errors.New("ledger not found")
+	// ErrThrottled: the API server asked to come back later (429) and did nothing.
+	ErrThrottled = errors.New("api server is busy")
 )
 
 // Store keeps ledgers. Returned ledgers are the caller's own. Safe for concurrent use.
@@ -74,6 +76,9 @@ type Request struct {
 	Charge func(q *quota.Quota) (quota.Charge, error)
 	// PodUID is set for the scheduler's claim of a pod that was charged itself.
 	PodUID types.UID
+	// OwnerPod is the pod that a claim was made for from a template: the claim's charge is
+	// taken off that pod's advisory hold. Tenants may write it: it lowers advisory holds only.
+	OwnerPod types.UID
 	// Advisory holds count only against other advisory requests.
 	Advisory bool
 	// DryRun requests are decided and never written.

@@ -1,0 +1,5 @@
+package ledger
+
+type observer struct{}
+
+type account struct{}
