@@ -1,0 +1,65 @@
+// Package envtest proves the suite on a real kube-apiserver with the shipped CRDs and
+// webhook manifests, two managers as real processes behind one webhook address.
+package envtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/devicequota/devicequota/test/harness"
+)
+
+// cp and managers are shared by all tests of the package: each test has projects and
+// quotas of its own.
+var (
+	cp       *harness.ControlPlane
+	managers []*harness.Manager
+)
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	ctx := context.Background()
+	if cp, err = harness.Start(harness.Options{OldVersions: true}); err != nil {
+		return 1, err
+	}
+	defer func() {
+		for _, m := range managers {
+			if e := m.Stop(); e != nil {
+				code, err = 1, e
+			}
+		}
+		if e := cp.Stop(); e != nil {
+			code, err = 1, e
+		}
+	}()
+	if err := cp.Install(ctx); err != nil {
+		return 1, err
+	}
+	if err := cp.ApplyPath(ctx, harness.Root()+"/examples/cluster"); err != nil {
+		return 1, err
+	}
+	for range 2 {
+		mgr, err := cp.StartManager(ctx, harness.ManagerOptions{})
+		if err != nil {
+			return 1, err
+		}
+		managers = append(managers, mgr)
+	}
+	code = m.Run()
+	if code != 0 {
+		for i, mgr := range managers {
+			fmt.Fprintf(os.Stderr, "\nmanager %d:\n%s\n", i, mgr.LogTail(60))
+		}
+	}
+	return code, nil
+}

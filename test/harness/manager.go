@@ -1,0 +1,241 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// ManagerOptions configure one manager process.
+type ManagerOptions struct {
+	// Args are flags beyond the harness's own.
+	Args []string
+	// Binary is built from cmd/devicequota when empty.
+	Binary string
+	// Identity is the user it runs as; the ServiceAccount of an installation when empty.
+	Identity string
+	// NotReady returns as soon as the process runs instead of when it is ready.
+	NotReady bool
+}
+
+// Manager is a running manager process.
+type Manager struct {
+	// Address of its webhooks, and of its health endpoints.
+	Address, Health string
+
+	cp   *ControlPlane
+	cmd  *exec.Cmd
+	log  *logBuffer
+	done chan struct{}
+	err  error
+}
+
+var build struct {
+	sync.Mutex
+	path string
+}
+
+// Binary builds cmd/devicequota once per process and returns its path.
+func Binary(ctx context.Context) (string, error) {
+	build.Lock()
+	defer build.Unlock()
+	if build.path != "" {
+		return build.path, nil
+	}
+	args := []string{"build", "-o", filepath.Join(Root(), "bin", "devicequota")}
+	if raceDetector {
+		args = []string{"build", "-race", "-o", filepath.Join(Root(), "bin", "devicequota-race")}
+	}
+	path := args[len(args)-1]
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/devicequota")...)
+	cmd.Dir = Root()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build manager: %w\n%s", err, out)
+	}
+	build.path = path
+	return path, nil
+}
+
+// StartManager starts a manager process behind the webhooks' address.
+func (c *ControlPlane) StartManager(ctx context.Context, o ManagerOptions) (*Manager, error) {
+	var err error
+	if o.Binary == "" {
+		if o.Binary, err = Binary(ctx); err != nil {
+			return nil, err
+		}
+	}
+	kubeconfig, err := c.managerKubeconfig(o.Identity)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
+		Health:  net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1])),
+		cp:      c, log: &logBuffer{}, done: make(chan struct{}),
+	}
+	args := append([]string{
+		"--kubeconfig=" + kubeconfig,
+		"--webhook-bind-address=" + m.Address,
+		"--health-probe-bind-address=" + m.Health,
+		"--metrics-bind-address=0",
+		"--cert-dir=" + c.tls.dir,
+		"--namespace=" + Namespace,
+	}, o.Args...)
+	m.cmd = exec.Command(o.Binary, args...)
+	m.cmd.Stdout, m.cmd.Stderr = m.log, m.log
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := m.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start manager: %w", err)
+	}
+	go func() {
+		m.err = m.cmd.Wait()
+		close(m.done)
+	}()
+	c.webhook.add(m.Address)
+	if o.NotReady {
+		return m, nil
+	}
+	if err := m.WaitReady(ctx); err != nil {
+		return nil, errors.Join(err, m.Stop())
+	}
+	return m, nil
+}
+
+// managerKubeconfig writes the kubeconfig of an identity and returns its path.
+func (c *ControlPlane) managerKubeconfig(identity string) (string, error) {
+	groups := []string{"system:authenticated"}
+	if identity == "" {
+		identity = "system:serviceaccount:" + Namespace + ":" + ServiceAccount
+		groups = append(groups, "system:serviceaccounts", "system:serviceaccounts:"+Namespace)
+	}
+	path := filepath.Join(c.Dir, strings.ReplaceAll(identity, ":", "_")+".kubeconfig")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	_, kubeconfig, err := c.User(identity, groups...)
+	if err != nil {
+		return "", err
+	}
+	return path, os.WriteFile(path, kubeconfig, 0o600)
+}
+
+// WaitReady waits until the manager is ready, at most a minute.
+func (m *Manager) WaitReady(ctx context.Context) error {
+	last := errors.New("not asked")
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		select {
+		case <-m.done:
+			return false, fmt.Errorf("manager ended: %w", m.err)
+		default:
+		}
+		last = m.probe(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("manager is not ready: %w (%w)\n%s", err, last, m.LogTail(60))
+	}
+	return nil
+}
+
+// probe asks readyz once.
+func (m *Manager) probe(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.Health+"/readyz?verbose", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		var body bytes.Buffer
+		_, _ = body.ReadFrom(resp.Body) // what came is in the error
+		return fmt.Errorf("readyz answers %d: %s", resp.StatusCode, body.String())
+	}
+	return nil
+}
+
+// Stop ends the manager gracefully, killing it after a while. A manager that ended before is no error.
+func (m *Manager) Stop() error {
+	_ = m.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-m.done:
+	case <-time.After(45 * time.Second):
+		m.Kill()
+		return errors.New("manager did not end in 45 s after SIGTERM")
+	}
+	m.cp.webhook.remove(m.Address)
+	return nil
+}
+
+// Kill ends the manager at once.
+func (m *Manager) Kill() {
+	m.cp.webhook.remove(m.Address)
+	_ = m.cmd.Process.Kill() // it may have ended
+	<-m.done
+}
+
+// LogTail returns the last lines of the manager's log.
+func (m *Manager) LogTail(lines int) string {
+	all := strings.Split(strings.TrimSpace(m.log.String()), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Log returns the whole log.
+func (m *Manager) Log() string { return m.log.String() }
+
+// logBuffer is a bytes.Buffer that is safe for concurrent use.
+type logBuffer struct {
+	mu  sync.Mutex // protects following
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// freePorts returns loopback ports that were free a moment ago.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	var open []net.Listener
+	defer func() {
+		for _, l := range open {
+			_ = l.Close() // given up
+		}
+	}()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		open = append(open, l)
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}

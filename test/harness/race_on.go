@@ -1,0 +1,6 @@
+//go:build race
+
+package harness
+
+// raceDetector builds managers with the race detector where the test has it.
+const raceDetector = true
