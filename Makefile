@@ -1,0 +1,112 @@
+# Everything here runs on a machine that has only Go, git, make and a C compiler;
+# what else is needed is built from Go modules into the cache folder below.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+GO    ?= go
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/devicequota
+
+# The Kubernetes version of the control plane that tests and the demo run against.
+# The default is the one that test/controlplane/go.mod requires.
+VERSION ?= $(shell sed -n 's/^\tk8s.io\/kubernetes v//p' test/controlplane/go.mod)
+ASSETS  := $(or $(KUBEBUILDER_ASSETS),$(CACHE)/controlplane/$(VERSION))
+CONTROLPLANE := $(GO) run -C test/controlplane . -version $(VERSION)
+
+# Tools are kept by what they are built from, so a changed pin builds a new one.
+tool-dir = $(CACHE)/tools/$(shell { $(GO) env GOVERSION; cat $(1)/go.mod $(1)/go.sum; } | cksum | cut -d' ' -f1)
+CONTROLLER_GEN := $(call tool-dir,tools)/controller-gen
+GOLANGCI_LINT  := $(call tool-dir,tools/lint)/golangci-lint
+
+# Modules beside the main one that hold Go code.
+NESTED := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod))
+
+# Packages whose tests need no control plane.
+UNIT = $$($(GO) list ./... | grep -v -E '/test/(envtest|e2e|demo)(/|$$)')
+
+.DEFAULT_GOAL := help
+
+##@ Use
+
+.PHONY: demo
+demo: controlplane ## Play the product on a real API server (STAY=1 keeps it up)
+	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) run ./test/demo
+
+.PHONY: build
+build: ## Build the programs into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+
+##@ Check
+
+.PHONY: test
+test: controlplane ## Run all tests, with the race detector, against a real API server
+	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -race -timeout 20m ./...
+	@$(MAKE) test-nested
+
+.PHONY: test-nested
+test-nested: ## Run the tests of the nested modules (fixed seeds)
+	@for module in $(NESTED); do \
+		pattern=./...; \
+		if [ "$$module" = test/controlplane ]; then pattern=.; fi; \
+		echo "(cd $$module && $(GO) test -timeout 20m $$pattern)"; \
+		(cd "$$module" && $(GO) test -timeout 20m $$pattern); \
+	done
+
+.PHONY: test-unit
+test-unit: ## Run the tests that need no control plane
+	$(GO) test $(UNIT)
+
+.PHONY: bench
+bench: ## Run the benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem $(UNIT)
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## Run the linters on all modules
+	@for module in . $(NESTED); do \
+		echo "golangci-lint: $$module"; \
+		(cd "$$module" && '$(GOLANGCI_LINT)' run --config '$(CURDIR)/.golangci.yml' ./...); \
+	done
+
+.PHONY: fmt
+fmt: $(GOLANGCI_LINT) ## Format the code
+	@for module in . $(NESTED); do (cd "$$module" && '$(GOLANGCI_LINT)' fmt --config '$(CURDIR)/.golangci.yml'); done
+
+.PHONY: verify-generate
+verify-generate: $(CONTROLLER_GEN) ## Check that generated files are up to date
+	CONTROLLER_GEN='$(CONTROLLER_GEN)' hack/verify-generate.sh
+
+##@ Make
+
+.PHONY: generate
+generate: $(CONTROLLER_GEN) ## Generate deep copies, CRDs, webhook configurations and RBAC
+	CONTROLLER_GEN='$(CONTROLLER_GEN)' hack/generate.sh
+
+.PHONY: controlplane
+controlplane: ## Build etcd and kube-apiserver (VERSION=1.x.y for another version)
+	@$(CONTROLPLANE)
+
+.PHONY: controlplane-all
+controlplane-all: ## Build kube-controller-manager and kube-scheduler too
+	@$(CONTROLPLANE) all
+
+$(CONTROLLER_GEN):
+	@echo 'building controller-gen into $(@D): once, under a minute'
+	@mkdir -p '$(@D)'
+	@cd tools && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o '$@.partial' sigs.k8s.io/controller-tools/cmd/controller-gen
+	@mv '$@.partial' '$@'
+
+$(GOLANGCI_LINT):
+	@echo 'building golangci-lint into $(@D): once, about 3 minutes on two cores'
+	@mkdir -p '$(@D)'
+	@cd tools/lint && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o '$@.partial' github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@mv '$@.partial' '$@'
+
+.PHONY: clean
+clean: ## Remove what was built in this folder (the cache stays)
+	rm -rf bin dist coverage
+
+.PHONY: help
+help: ## Show this
+	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
