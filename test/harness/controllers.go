@@ -1,0 +1,75 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Controllers are the controllers of kube-controller-manager that matter to device claims.
+// They run without kubelets.
+const Controllers = "resourceclaim-controller,namespace-controller,garbage-collector-controller," +
+	"serviceaccount-controller,deployment-controller,replicaset-controller,job-controller"
+
+// Process is a control plane component that runs beside the API server.
+type Process struct {
+	name string
+	cmd  *exec.Cmd
+	log  *logBuffer
+	done chan struct{}
+}
+
+// StartControllerManager starts the real kube-controller-manager.
+func (c *ControlPlane) StartControllerManager() (*Process, error) {
+	return c.startComponent("kube-controller-manager", "--kubeconfig="+c.Kubeconfig, "--leader-elect=false", "--secure-port=0",
+		"--use-service-account-credentials=false", "--concurrent-gc-syncs=2", "--controllers="+Controllers)
+}
+
+// StartScheduler starts the real kube-scheduler as system:kube-scheduler.
+func (c *ControlPlane) StartScheduler() (*Process, error) {
+	_, kubeconfig, err := c.User("system:kube-scheduler", "system:authenticated")
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(c.Dir, "scheduler.kubeconfig")
+	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
+		return nil, err
+	}
+	return c.startComponent("kube-scheduler", "--kubeconfig="+path, "--authentication-kubeconfig="+path, "--authorization-kubeconfig="+path,
+		"--leader-elect=false", "--secure-port=0")
+}
+
+func (c *ControlPlane) startComponent(name string, args ...string) (*Process, error) {
+	p := &Process{name: name, log: &logBuffer{}, done: make(chan struct{})}
+	p.cmd = exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), name), args...)
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		_ = p.cmd.Wait() // it is stopped by a signal
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Stop ends the component.
+func (p *Process) Stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(20 * time.Second):
+		_ = p.cmd.Process.Kill() // it may have ended
+		<-p.done
+		return errors.New(p.name + " did not end in 20 s after SIGTERM")
+	}
+}
+
+// Log returns what the component printed.
+func (p *Process) Log() string { return p.log.String() }
