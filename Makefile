@@ -23,8 +23,8 @@ GOLANGCI_LINT  := $(call tool-dir,tools/lint)/golangci-lint
 # Modules beside the main one that hold Go code.
 NESTED := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod))
 
-# Packages whose tests need no control plane.
-UNIT = $$($(GO) list ./... | grep -v -E '/test/(envtest|e2e|demo)(/|$$)')
+# Packages whose tests need no control plane: all but those below test/.
+UNIT = $$($(GO) list ./... | grep -v /test/)
 
 .DEFAULT_GOAL := help
 
