@@ -77,6 +77,13 @@ fmt: $(GOLANGCI_LINT) ## Format the code
 verify-generate: $(CONTROLLER_GEN) ## Check that generated files are up to date
 	CONTROLLER_GEN='$(CONTROLLER_GEN)' hack/verify-generate.sh
 
+.PHONY: verify-modules
+verify-modules: ## Check that go.mod and go.sum are tidy
+	@for module in . $(filter-out test/controlplane,$(NESTED)); do \
+		echo "go mod tidy -diff: $$module"; \
+		$(GO) mod tidy -C "$$module" -diff; \
+	done
+
 ##@ Make
 
 .PHONY: generate
