@@ -1,0 +1,255 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/ledger"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+)
+
+const podKind = "Pod"
+
+// validatePodExtended answers CREATE of pods with extended resources. Those that a
+// DeviceClass serves are charged to the pod, as claims are.
+type validatePodExtended struct{ *suite }
+
+// Handle implements admission.Handler.
+func (h validatePodExtended) Handle(ctx context.Context, req admission.Request) admission.Response {
+	arrived := h.now()
+	if !h.creates(&req, "pods") {
+		return pass()
+	}
+	pod, err := decodePod(&req)
+	if err != nil {
+		return malformed(err)
+	}
+	var n notes
+	charger := h.Devices.Charger()
+	inventory := charger.Inventory()
+	problems, err := h.requireQuotaFor(ctx, req.Namespace, requiredClasses(pod, inventory), inventory)
+	if err != nil {
+		return outage(err, n)
+	}
+	early, err := h.podClaims(ctx, req.Namespace, pod, &n)
+	if err != nil {
+		return outage(err, n)
+	}
+	r := podRequest(&req, pod, arrived)
+	if len(early) > 0 {
+		// Together with its claims the pod has to fit too, but only its own devices are held
+		// under its UID: the claims will be held under theirs.
+		both := r
+		both.Advisory = true
+		both.Charge = func(q *quota.Quota) (quota.Charge, error) { return podAndClaims(charger, pod, early, q) }
+		d, err := h.Admitter.Check(ctx, both)
+		if err != nil {
+			return h.failed(err, podKind, pod.Name, n)
+		}
+		for _, denial := range append(d.Denials, d.NotNow...) {
+			problems = append(problems, exceeded(denial, ""))
+		}
+	}
+	r.Charge = func(q *quota.Quota) (quota.Charge, error) { return chargedPod(charger, pod, q) }
+	d, err := h.decide(ctx, r, len(problems) > 0)
+	if err != nil {
+		return h.failed(err, podKind, pod.Name, n)
+	}
+	return answerPod(d, pod, problems, n)
+}
+
+// validatePodClaims answers CREATE of pods that have resourceClaims and no extended
+// resources: the claims made for the pod must fit now, else it would stay pending. The hold
+// is advisory, it counts against other pods' checks only: what is charged is the claims.
+type validatePodClaims struct{ *suite }
+
+// Handle implements admission.Handler.
+func (h validatePodClaims) Handle(ctx context.Context, req admission.Request) admission.Response {
+	arrived := h.now()
+	if !h.creates(&req, "pods") {
+		return pass()
+	}
+	pod, err := decodePod(&req)
+	if err != nil {
+		return malformed(err)
+	}
+	var n notes
+	early, err := h.podClaims(ctx, req.Namespace, pod, &n)
+	if err != nil {
+		return unchecked(err, n)
+	}
+	if len(early) == 0 {
+		return allow(n)
+	}
+	charger := h.Devices.Charger()
+	r := podRequest(&req, pod, arrived)
+	r.Advisory = true
+	r.Charge = func(q *quota.Quota) (quota.Charge, error) { return sumOf(charger, early, q) }
+	d, err := h.Admitter.Admit(ctx, r)
+	var wrong *chargeError
+	if errors.As(err, &wrong) {
+		return h.failed(err, podKind, pod.Name, n)
+	}
+	if err != nil {
+		return unchecked(err, n)
+	}
+	return answerPod(d, pod, nil, n)
+}
+
+// unchecked admits a pod although it could not be checked early: its claims will be.
+func unchecked(err error, n notes) admission.Response {
+	n.decision = DecisionUnchecked
+	n.wouldDeny = nil
+	r := allow(n)
+	r.AuditAnnotations[AuditError] = err.Error()
+	return r
+}
+
+func podRequest(req *admission.Request, pod *corev1.Pod, arrived time.Time) ledger.Request {
+	return ledger.Request{
+		UID: pod.UID, Kind: v1alpha1.HoldPod, Namespace: req.Namespace, Name: pod.Name,
+		Arrived: arrived, Created: pod.CreationTimestamp.Time, DryRun: isDryRun(req),
+	}
+}
+
+func answerPod(d ledger.Decision, pod *corev1.Pod, problems []problem, n notes) admission.Response {
+	n.take(d)
+	if d.Verdict == ledger.Busy && len(problems) == 0 {
+		return busy(d.RetryAfter, d.Busy, n)
+	}
+	for _, denial := range d.Denials {
+		problems = append(problems, exceeded(denial, ""))
+	}
+	if len(problems) > 0 {
+		return deny(podKind, pod.Name, problems, n)
+	}
+	return allow(n)
+}
+
+// chargedPod charges the pod's extended resources; its error is a chargeError.
+func chargedPod(charger *quota.Charger, pod *corev1.Pod, q *quota.Quota) (quota.Charge, error) {
+	c, err := charger.Pod(pod, q)
+	if err != nil {
+		return quota.Charge{}, &chargeError{err}
+	}
+	return c, nil
+}
+
+// podClaim is a claim that will be made for a pod.
+type podClaim struct {
+	// entry is the name in pod.spec.resourceClaims.
+	entry string
+	spec  *resourceapi.ResourceClaimSpec
+}
+
+// podClaims returns the claims that will be made for the pod, and warns about what the pod
+// refers to and nobody knows. Claims that exist are charged already and not counted again,
+// whoever shares them. Claims of a PodGroup are made once per group: pods in a group are not
+// checked early. The error is an outage.
+func (s *suite) podClaims(ctx context.Context, namespace string, pod *corev1.Pod, n *notes) ([]podClaim, error) {
+	if g := pod.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
+		return nil, nil
+	}
+	var out []podClaim
+	for i, c := range pod.Spec.ResourceClaims {
+		path := field.NewPath("spec", "resourceClaims").Index(i)
+		switch {
+		case c.ResourceClaimTemplateName != nil:
+			t, err := s.Objects.Template(ctx, namespace, *c.ResourceClaimTemplateName)
+			if err != nil {
+				return nil, fmt.Errorf("template %q: %w", *c.ResourceClaimTemplateName, err)
+			}
+			if t == nil {
+				n.warn(ReasonInvalid, fmt.Sprintf("%s: there is no ResourceClaimTemplate %q yet, so its devices were not checked", path, *c.ResourceClaimTemplateName))
+				continue
+			}
+			out = append(out, podClaim{c.Name, &t.Spec.Spec})
+		case c.ResourceClaimName != nil:
+			claim, err := s.Objects.Claim(ctx, namespace, *c.ResourceClaimName)
+			if err != nil {
+				return nil, fmt.Errorf("claim %q: %w", *c.ResourceClaimName, err)
+			}
+			if claim == nil {
+				n.warn(ReasonInvalid, fmt.Sprintf("%s: there is no ResourceClaim %q yet, so its devices were not checked", path, *c.ResourceClaimName))
+			}
+		}
+	}
+	return out, nil
+}
+
+// sumOf charges claims together.
+func sumOf(charger *quota.Charger, claims []podClaim, q *quota.Quota) (quota.Charge, error) {
+	sum := quota.Charge{Amounts: corev1.ResourceList{}}
+	for _, c := range claims {
+		one, err := requested(charger, c.spec, q)
+		if err != nil {
+			return quota.Charge{}, err
+		}
+		sum = plus(sum, one, c.entry)
+	}
+	return sum, nil
+}
+
+// podAndClaims charges a pod together with the claims that will be made for it.
+func podAndClaims(charger *quota.Charger, pod *corev1.Pod, claims []podClaim, q *quota.Quota) (quota.Charge, error) {
+	sum, err := sumOf(charger, claims, q)
+	if err != nil {
+		return quota.Charge{}, err
+	}
+	own, err := chargedPod(charger, pod, q)
+	if err != nil {
+		return quota.Charge{}, err
+	}
+	return plus(sum, own, ""), nil
+}
+
+// plus returns the sum; the requests of c are told apart by the pod's name for the claim.
+func plus(sum, c quota.Charge, entry string) quota.Charge {
+	label := func(request string) string {
+		if entry == "" || request == "" {
+			return entry + request
+		}
+		return entry + "/" + request
+	}
+	out := quota.Charge{Amounts: quota.Add(sum.Amounts, c.Amounts), Unknown: sum.Unknown, Rules: sum.Rules,
+		UnknownClasses: append(slices.Clone(sum.UnknownClasses), c.UnknownClasses...)}
+	for _, u := range c.Unknown {
+		u.Request = label(u.Request)
+		out.Unknown = append(out.Unknown, u)
+	}
+	for _, r := range c.Rules {
+		r.Request = label(r.Request)
+		out.Rules = append(out.Rules, r)
+	}
+	slices.Sort(out.UnknownClasses)
+	out.UnknownClasses = slices.Compact(out.UnknownClasses)
+	return out
+}
+
+// requiredClasses returns the classes behind the pod's extended resources that need a quota, sorted.
+func requiredClasses(pod *corev1.Pod, inventory quota.Inventory) []string {
+	var out []string
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for _, l := range []corev1.ResourceList{containers[i].Resources.Requests, containers[i].Resources.Limits} {
+				for name := range l {
+					c := inventory.ExtendedResourceClass(name)
+					if c != nil && c.Annotations[quota.RequireQuotaAnnotation] == "true" {
+						out = append(out, c.Name)
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
