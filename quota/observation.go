@@ -104,8 +104,15 @@ type Observed struct {
 	// ByNamespace is the split of Used by project; it sums up to Used.
 	// namespace -> charge
 	ByNamespace map[string]corev1.ResourceList
-	// Present tells for the objects that were asked for whether the observation contains them.
+	// Present tells for the objects that were asked for whether the observation contains
+	// them, whatever project they are in. Asked for are the holds' objects and their pods.
 	Present map[types.UID]bool
+	// Charges are what those of them that are counted in Used contribute to it. A pod whose
+	// claim is charged in its stead contributes nothing.
+	Charges map[types.UID]corev1.ResourceList
+	// Unrecognised are those of them that are claims for extended resources of a pod whose
+	// status does not name them yet (see Recognised). They are counted in Used in full.
+	Unrecognised map[types.UID]bool
 	// Remembered are the charges of objects that could not be computed in this observation.
 	Remembered []v1alpha1.RememberedCharge
 }

@@ -70,7 +70,11 @@ type Quota struct {
 	Hard corev1.ResourceList
 	// Keys are the keys of Hard that devicequota enforces, sorted by name.
 	Keys []Key
-	// NotEnforced are the keys of Hard that it does not, sorted.
+	// PlatformKeys are the keys of Hard that are left to the platform, sorted.
+	PlatformKeys []corev1.ResourceName
+	// NotEnforced are the keys of Hard that nothing enforces, as far as the quota itself
+	// tells: names that are not about devices (on OpenShift the platform knows them), malformed
+	// names, and all keys of a quota with scopes; sorted.
 	NotEnforced []corev1.ResourceName
 
 	// Selector selects the covered projects.
@@ -81,4 +85,7 @@ type Quota struct {
 	Enforcement      Enforcement
 	UnknownFootprint UnknownFootprint
 	TrueDown         TrueDown
+
+	// signature tells quotas apart that charge differently; empty unless parsed.
+	signature string
 }

@@ -131,8 +131,12 @@ type Hold struct {
 	Namespace string `json:"namespace"`
 	// name of the object.
 	Name string `json:"name"`
-	// charge is what the object costs this quota.
+	// charge is what counts for the object now: what it costs this quota, or with podUID the
+	// excess over the pod while that pod is counted.
 	Charge corev1.ResourceList `json:"charge"`
+	// full is what the object costs this quota, set with podUID only.
+	// +optional
+	Full corev1.ResourceList `json:"full,omitempty"`
 	// advisory holds count only against the checks of other pods, never against claims.
 	// +optional
 	Advisory bool `json:"advisory,omitempty"`
