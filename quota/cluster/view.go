@@ -1,0 +1,416 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	quotav1 "github.com/openshift/api/quota/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/devicequota/devicequota/allocator"
+	devices "github.com/devicequota/devicequota/allocator/cluster"
+	"github.com/devicequota/devicequota/allocator/cluster/feed"
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/ledger"
+)
+
+// What charging asks is what the allocator publishes.
+var _ quota.Inventory = (*allocator.Inventory)(nil)
+
+// Options configure a View.
+type Options struct {
+	// Client reads the API server directly, without a cache.
+	Client client.WithWatch
+	API    *devices.API
+	// Source of the inventory that charges are computed by. The View does not start it.
+	Source *devices.Source
+	// Store whose ledgers remember charges; nil: none do. The View does not start it.
+	Store *Store
+	// Exempt are the namespaces that nothing covers, by name.
+	Exempt []string
+	// Parse says how quotas are read.
+	Parse quota.ParseOptions
+	// InventoryPause is the least time between two recounts for changed inventory, so that a
+	// burst of slices is one recount. Zero means DefaultInventoryPause.
+	InventoryPause time.Duration
+	// StaleAfter is how long nothing may be heard of a watched resource, not even a bookmark,
+	// which the API server sends every minute. Zero means DefaultStaleAfter.
+	StaleAfter time.Duration
+	// Clock is the real one when nil.
+	Clock clock.PassiveClock
+	Log   logr.Logger
+}
+
+// Defaults of Options.
+const (
+	DefaultInventoryPause = 200 * time.Millisecond
+	DefaultStaleAfter     = 3 * time.Minute
+)
+
+// View is what this replica knows of claims, pods, namespaces, quotas and devices. Safe for
+// concurrent use.
+type View struct {
+	o     Options
+	index *index
+	feeds []*feed.Feed
+
+	kick  chan struct{} // the inventory may have changed
+	seeds seedQueue
+
+	mu          sync.Mutex // protects the following
+	subscribers map[int]func(Change)
+	nextID      int
+}
+
+var _ ledger.View = (*View)(nil)
+
+// +kubebuilder:rbac:groups=resource.k8s.io,resources=resourceclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=pods;namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=quota.openshift.io,resources=clusterresourcequotas,verbs=get;list;watch
+
+// NewView returns a view that knows nothing until it is started.
+func NewView(o Options) (*View, error) {
+	if o.Client == nil || o.API == nil || o.Source == nil {
+		return nil, errors.New("view: Client, API and Source are required")
+	}
+	if o.InventoryPause == 0 {
+		o.InventoryPause = DefaultInventoryPause
+	}
+	if o.StaleAfter == 0 {
+		o.StaleAfter = DefaultStaleAfter
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if _, err := o.API.NewList("ResourceClaim"); err != nil {
+		return nil, err
+	}
+	v := &View{o: o, kick: make(chan struct{}, 1), subscribers: map[int]func(Change){}}
+	v.index = newIndex(o, v.changed)
+	v.feeds = v.newFeeds()
+	v.seeds.wake = make(chan struct{}, 1)
+	o.Source.Subscribe(v.kickInventory)
+	if o.Store != nil {
+		o.Store.Subscribe(v.seeds.offer)
+	}
+	return v, nil
+}
+
+func (v *View) newFeeds() []*feed.Feed {
+	config := func(c quota.Component, list func() client.ObjectList, convert func(runtime.Object) (client.Object, error)) *feed.Feed {
+		return feed.New(feed.Config{
+			Name: c.String(), Client: v.o.Client, NewList: list, Convert: convert, Clock: v.o.Clock, Log: v.o.Log,
+			Target: indexTarget{x: v.index, component: c},
+		})
+	}
+	return []*feed.Feed{
+		config(quota.Quotas, func() client.ObjectList { return &quotav1.ClusterResourceQuotaList{} }, nil),
+		config(quota.Namespaces, func() client.ObjectList { return devices.PartialList(corev1.SchemeGroupVersion, "Namespace") }, nil),
+		config(quota.Claims, v.claimList, v.claimOf),
+		config(quota.Pods, func() client.ObjectList { return &corev1.PodList{} }, podOf),
+	}
+}
+
+func (v *View) claimList() client.ObjectList {
+	l, err := v.o.API.NewList("ResourceClaim")
+	if err != nil {
+		return &resourceapi.ResourceClaimList{} // not reached: tried by NewView
+	}
+	return l
+}
+
+func (v *View) claimOf(obj runtime.Object) (client.Object, error) {
+	claim, err := v.o.API.Claim(obj)
+	if err != nil {
+		return nil, err
+	}
+	claim.ManagedFields = nil
+	return claim, nil
+}
+
+// Start watches until ctx ends. It returns when all its goroutines ended.
+func (v *View) Start(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, f := range v.feeds {
+		wg.Go(func() { f.Run(ctx) })
+	}
+	wg.Go(func() { v.followInventory(ctx) })
+	wg.Go(func() { v.seeds.run(ctx, v.index) })
+	wg.Wait()
+	return nil
+}
+
+// NeedLeaderElection is false: every replica admits.
+func (v *View) NeedLeaderElection() bool { return false }
+
+// followInventory recounts when the inventory changed.
+func (v *View) followInventory(ctx context.Context) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-v.kick:
+		}
+		if v.Filled() {
+			v.index.setInventory(v.inventoryAt())
+		}
+		pause.Reset(v.o.InventoryPause)
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+	}
+}
+
+// kickInventory makes followInventory look.
+func (v *View) kickInventory() {
+	select {
+	case v.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (v *View) inventoryAt() inventoryAt {
+	s := v.o.Source.Snapshot()
+	at := inventoryAt{inventory: s.Inventory}
+	at.version[quota.Slices], at.version[quota.Classes], at.version[quota.Nodes] = s.Contained.Slices, s.Contained.Classes, s.Contained.Nodes
+	at.recorded[quota.Slices], at.recorded[quota.Classes], at.recorded[quota.Nodes] = s.Newest.Slices, s.Newest.Classes, s.Newest.Nodes
+	return at
+}
+
+// Filled tells whether every resource was received once, also the devices.
+func (v *View) Filled() bool {
+	for _, f := range v.allFeeds() {
+		if !f.Health().Synced {
+			return false
+		}
+	}
+	return true
+}
+
+// Synced tells whether the View may be asked: everything was received and charged once.
+func (v *View) Synced() bool {
+	v.index.mu.Lock()
+	defer v.index.mu.Unlock()
+	return v.index.charger != nil
+}
+
+// Ready is a health check: nil once the View and its Store may be asked.
+func (v *View) Ready(*http.Request) error {
+	for _, f := range v.allFeeds() {
+		if h := f.Health(); !h.Synced {
+			if h.Err != nil {
+				return fmt.Errorf("%s: not received yet: %w", f.Name(), h.Err)
+			}
+			return fmt.Errorf("%s: not received yet", f.Name())
+		}
+	}
+	if v.o.Store != nil && !v.o.Store.Synced() {
+		return errors.New("deviceledgers: not received yet")
+	}
+	if !v.Synced() {
+		return errors.New("charges are being computed")
+	}
+	return nil
+}
+
+// Stale returns the watched resources of which nothing was heard for too long, in a fixed
+// order, with the reason where one is known.
+func (v *View) Stale() []Staleness {
+	var out []Staleness
+	now := v.o.Clock.Now()
+	for _, f := range v.allFeeds() {
+		h := f.Health()
+		if h.Synced && now.Sub(h.Contact) > v.o.StaleAfter {
+			out = append(out, Staleness{Resource: f.Name(), For: now.Sub(h.Contact), Err: h.Err})
+		}
+	}
+	return out
+}
+
+// Staleness tells of a resource of which nothing was heard.
+type Staleness struct {
+	Resource string
+	For      time.Duration
+	Err      error
+}
+
+// Lag returns per watched resource how long ago the API server was last heard of it.
+func (v *View) Lag() map[string]time.Duration {
+	out := map[string]time.Duration{}
+	now := v.o.Clock.Now()
+	for _, f := range v.allFeeds() {
+		if h := f.Health(); h.Synced {
+			out[f.Name()] = now.Sub(h.Contact)
+		}
+	}
+	return out
+}
+
+func (v *View) allFeeds() []*feed.Feed {
+	all := append([]*feed.Feed(nil), v.feeds...)
+	all = append(all, v.o.Source.Feeds()...)
+	if v.o.Store != nil {
+		all = append(all, v.o.Store.feed)
+	}
+	return all
+}
+
+// Subscribe calls f for every change until stop is called, while the View is locked: f must
+// return at once and must not call the View.
+func (v *View) Subscribe(f func(Change)) (stop func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	id := v.nextID
+	v.nextID++
+	v.subscribers[id] = f
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		delete(v.subscribers, id)
+	}
+}
+
+func (v *View) changed(c Change) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, f := range v.subscribers {
+		f(c)
+	}
+}
+
+// Charger returns what charges by the inventory of the caches; nil before Synced.
+func (v *View) Charger() *quota.Charger {
+	v.index.mu.Lock()
+	defer v.index.mu.Unlock()
+	return v.index.charger
+}
+
+// Inventory returns the newest inventory of the caches.
+func (v *View) Inventory() *allocator.Inventory { return v.o.Source.Snapshot().Inventory }
+
+// Claim returns a claim of the cache, read-only; nil when there is none.
+func (v *View) Claim(namespace, name string) *resourceapi.ResourceClaim {
+	v.index.mu.Lock()
+	defer v.index.mu.Unlock()
+	o := v.index.names[objectName{quota.Claims, namespace, name}]
+	if o == nil {
+		return nil
+	}
+	return o.claim
+}
+
+// Claims returns all claims of the cache, read-only, in no order.
+func (v *View) Claims() []*resourceapi.ResourceClaim {
+	v.index.mu.Lock()
+	defer v.index.mu.Unlock()
+	out := make([]*resourceapi.ResourceClaim, 0, len(v.index.objects))
+	for _, o := range v.index.objects {
+		if o.claim != nil {
+			out = append(out, o.claim)
+		}
+	}
+	return out
+}
+
+// Pod returns what the cache keeps of a pod that uses devices, read-only; nil when there is none.
+func (v *View) Pod(namespace, name string) *corev1.Pod {
+	v.index.mu.Lock()
+	defer v.index.mu.Unlock()
+	o := v.index.names[objectName{quota.Pods, namespace, name}]
+	if o == nil {
+		return nil
+	}
+	return o.pod
+}
+
+// ProjectLabels returns the labels and annotations of a namespace of the cache, read-only.
+func (v *View) ProjectLabels(namespace string) (labels, annotations map[string]string, known bool) {
+	v.index.mu.Lock()
+	defer v.index.mu.Unlock()
+	p := v.index.projects[namespace]
+	if p == nil || !p.known {
+		return nil, nil, false
+	}
+	return p.labels, p.annotations, true
+}
+
+// Cached observes the caches. Source: ledger.View.
+func (v *View) Cached() ledger.Observation { return cached{v} }
+
+// Namespace reads one namespace live. Source: ledger.View.
+func (v *View) Namespace(ctx context.Context, name string) ([]*quota.Quota, uint64, bool, error) {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	err := v.o.Client.Get(ctx, client.ObjectKey{Name: name}, m)
+	if apierrors.IsNotFound(err) {
+		return nil, 0, false, nil
+	}
+	if err != nil {
+		return nil, 0, false, fmt.Errorf("read of namespace %q: %w", name, err)
+	}
+	version, err := quota.ParseVersion(m.ResourceVersion)
+	if err != nil {
+		return nil, 0, false, fmt.Errorf("namespace %q: %w", name, err)
+	}
+	p := &project{name: name, known: true, version: version, labels: m.Labels, annotations: m.Annotations}
+	v.index.mu.Lock()
+	defer v.index.mu.Unlock()
+	var quotas []*quota.Quota
+	for _, a := range sortedAccounts(v.index.accounts) {
+		if v.index.covers(a.quota, p) {
+			quotas = append(quotas, a.quota)
+		}
+	}
+	return quotas, version, true, nil
+}
+
+// Quota reads one quota live; nil when it is gone. Source: ledger.View.
+func (v *View) Quota(ctx context.Context, name string) (*quota.Quota, error) {
+	crq := &quotav1.ClusterResourceQuota{}
+	err := v.o.Client.Get(ctx, client.ObjectKey{Name: name}, crq)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read of quota %q: %w", name, err)
+	}
+	q, _ := quota.Parse(crq, v.o.Parse)
+	return q, nil
+}
+
+// ClusterResourceQuota returns a quota of the cache, read-only; nil when there is none.
+func (v *View) ClusterResourceQuota(name string) *quotav1.ClusterResourceQuota {
+	v.index.mu.Lock()
+	defer v.index.mu.Unlock()
+	a := v.index.accounts[name]
+	if a == nil {
+		return nil
+	}
+	return a.crq
+}
+
+// QuotaNames returns the names of all quotas of the cache, sorted.
+func (v *View) QuotaNames() []string {
+	v.index.mu.Lock()
+	defer v.index.mu.Unlock()
+	var names []string
+	for _, a := range sortedAccounts(v.index.accounts) {
+		names = append(names, a.quota.Name)
+	}
+	return names
+}
