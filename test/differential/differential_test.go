@@ -1,0 +1,153 @@
+package differential
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+var (
+	casesFlag = flag.Uint64("cases", 3000, "how many random cases the differential test runs")
+	firstFlag = flag.Uint64("first", 1_000_000, "the seed of the first one")
+)
+
+const (
+	upstreamBudget  = 20_000
+	referenceBudget = 20_000
+	explainBudget   = 40_000
+)
+
+// tally counts what was seen, by name.
+type tally struct {
+	mu     sync.Mutex
+	counts map[string]int
+	failed int
+}
+
+func (y *tally) add(format string, args ...any) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.counts[fmt.Sprintf(format, args...)]++
+}
+
+// TestDifferential compares our allocator with upstream's and with the enumeration.
+func TestDifferential(t *testing.T) {
+	y := &tally{counts: map[string]int{}}
+	var group sync.WaitGroup
+	const workers = 2
+	for w := range uint64(workers) {
+		group.Go(func() {
+			for i := w; i < *casesFlag; i += workers {
+				for _, problem := range differ(Generate(*firstFlag+i), y) {
+					y.mu.Lock()
+					if y.failed++; y.failed <= 20 {
+						t.Error(problem)
+					}
+					y.mu.Unlock()
+				}
+			}
+		})
+	}
+	group.Wait()
+	if y.failed > 20 {
+		t.Errorf("and %d problems more", y.failed-20)
+	}
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(y.counts)) {
+		lines = append(lines, fmt.Sprintf("%-60s %d", name, y.counts[name]))
+	}
+	t.Logf("%d cases:\n%s", *casesFlag, strings.Join(lines, "\n"))
+}
+
+// differ runs one case and returns all that is wrong.
+func differ(c *Case, y *tally) (problems []string) {
+	complain := func(node *corev1.Node, format string, args ...any) {
+		problems = append(problems, fmt.Sprintf("seed %d node %s: ", c.Seed, node.Name)+fmt.Sprintf(format, args...))
+	}
+	before := c.Clone()
+	upstream, err := NewUpstream(c, upstreamBudget)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	ours, err := NewOurs(c, 0)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	reference := NewReference(c, NoBugs, referenceBudget)
+	for i, node := range c.Nodes {
+		theirs, mine, right := upstream.Allocate(node, c.Claims), ours.Allocate(node, c.Claims), reference.Allocate(node)
+		y.add("ours: %s", mine.Verdict)
+		y.add("upstream: %s", theirs.Verdict)
+		if mine.Verdict == Panics || mine.Verdict == GivesUp {
+			complain(node, "ours: %v", mine)
+			continue
+		}
+		if mine.Verdict == Fits {
+			if v := Check(c, node, mine.Results); v != nil {
+				complain(node, "ours is not valid: %s", strings.Join(v, "\n  "))
+			}
+		}
+		if right.Verdict == GivesUp {
+			y.add("enumeration: %s", right.Verdict)
+		} else if d := Diff(right, mine); d != "" {
+			complain(node, "enumeration - against ours +:\n%s", d)
+		}
+		if p := difference(c, c.Nodes[:i+1], theirs, mine, y); p != "" {
+			complain(node, "%s", p)
+		}
+	}
+	if !reflect.DeepEqual(before, c) {
+		problems = append(problems, fmt.Sprintf("seed %d: an input was modified", c.Seed))
+	}
+	return problems
+}
+
+// difference explains why upstream's answer is another one, or says that nothing explains it.
+func difference(c *Case, nodes []*corev1.Node, theirs, mine Answer, y *tally) string {
+	switch theirs.Verdict {
+	case GivesUp:
+		y.add("difference: upstream exceeds %d steps; ours %s", upstreamBudget, mine.Verdict)
+		return ""
+	case Panics:
+		if why := whyPanics(c, nodes[len(nodes)-1]); why != "" {
+			y.add("difference: upstream panics: %s", why)
+			return ""
+		}
+		return fmt.Sprintf("upstream panics for an unknown reason: %v", theirs.Err)
+	}
+	d := Diff(theirs, mine)
+	if d == "" {
+		y.add("same as upstream: %s", mine.Verdict)
+		return ""
+	}
+	bugs, known := Explain(c, nodes, theirs, explainBudget)
+	if !known || bugs == NoBugs {
+		return fmt.Sprintf("no known bug explains upstream - against ours +:\n%s", d)
+	}
+	y.add("difference: %s (upstream %s, ours %s)", bugs, theirs.Verdict, mine.Verdict)
+	return ""
+}
+
+// whyPanics repairs what is known to make upstream panic, one thing at a time, and
+// names the one that helps.
+func whyPanics(c *Case, node *corev1.Node) string {
+	repaired := c.Clone()
+	for _, class := range repaired.Classes {
+		for i := range class.Spec.Selectors {
+			if class.Spec.Selectors[i].CEL == nil {
+				class.Spec.Selectors[i] = cel("true")
+			}
+		}
+	}
+	if u, err := NewUpstream(repaired, upstreamBudget); err == nil && u.Allocate(node, repaired.Claims).Verdict != Panics {
+		return "class selector without expression"
+	}
+	return ""
+}

@@ -1,0 +1,71 @@
+package differential
+
+import (
+	corev1 "k8s.io/api/core/v1"
+)
+
+// maxTogether is how many bugs may act together in one case.
+const maxTogether = 4
+
+// Explain finds out why upstream's answer for one node of the case differs from the
+// right one: it returns the smallest set of known bugs with which, and with nothing
+// else, the enumeration gives exactly upstream's answer. known is false if no set
+// does. nodes are the nodes that were asked with the same allocator, in their order up
+// to the one in question, because bugs may carry over from node to node.
+func Explain(c *Case, nodes []*corev1.Node, upstream Answer, budget int64) (bugs Bugs, known bool) {
+	candidates := NoBugs
+	for bug := Bugs(1); bug < lastBug; bug <<= 1 {
+		if c.concerns(bug, len(nodes)) {
+			candidates |= bug
+		}
+	}
+	for s := range candidates.subsets {
+		if s.count() > maxTogether {
+			break
+		}
+		r := NewReference(c, s, budget)
+		var last Answer
+		for _, node := range nodes {
+			last = r.Allocate(node)
+		}
+		if last.Verdict != GivesUp && Diff(upstream, last) == "" {
+			return s, true
+		}
+	}
+	return NoBugs, false
+}
+
+// concerns rules out bugs that cannot act in the case, to keep the search for a set short.
+func (c *Case) concerns(bug Bugs, nodes int) bool {
+	var all, admin, counters, missing bool
+	for i, claim := range c.Claims {
+		for _, alts := range alternatives(i, claim) {
+			for _, a := range alts {
+				all = all || a.mode == "All"
+				admin = admin || a.admin
+				missing = missing || c.class(a.className) == nil
+			}
+		}
+	}
+	for _, s := range c.Slices {
+		counters = counters || len(s.Spec.SharedCounters) > 0
+	}
+	switch bug {
+	case P1, P2, P8, I141091:
+		return all
+	case P3, P4Capacity:
+		return admin
+	case P4:
+		return admin && counters
+	case P5, I140802, I141216:
+		return counters
+	case CounterCache:
+		return counters && nodes > 1
+	case P9:
+		return missing
+	case P13:
+		return len(c.Allocated) > 0
+	default:
+		return true
+	}
+}
