@@ -58,6 +58,10 @@ test-nested: ## Run the tests of the nested modules (fixed seeds)
 test-unit: ## Run the tests that need no control plane
 	$(GO) test $(UNIT)
 
+.PHONY: e2e
+e2e: controlplane-all ## Run the tests beside the real kube-controller-manager and kube-scheduler
+	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -race -tags e2e -timeout 30m ./test/e2e/...
+
 .PHONY: bench
 bench: ## Run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem $(UNIT)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,13 +17,16 @@ import (
 	"time"
 )
 
+// generator makes a module; what it runs writes to output.
+type generator func(ctx context.Context, output io.Writer) (module, error)
+
 // builder builds components of one version into one folder.
 type builder struct {
-	module   module                                // what is built; only its version is known before generate
-	generate func(context.Context) (module, error) // makes the module of a version that go.mod does not pin; nil otherwise
-	dir      string                                // results: one program, its .inputs and its .log per component
-	out      io.Writer                             // progress
-	every    time.Duration                         // between progress lines
+	module   module        // what is built; only its version is known before generate
+	generate generator     // makes the module of a version that go.mod does not pin; nil otherwise
+	dir      string        // results: one program, its .inputs and its .log per component
+	out      io.Writer     // progress
+	every    time.Duration // between progress lines
 	goTool   func(ctx context.Context, dir string, output io.Writer, args ...string) error
 }
 
@@ -43,8 +47,11 @@ func (b *builder) build(ctx context.Context, components []component) error {
 
 	if b.generate != nil {
 		fmt.Fprintf(b.out, "controlplane: resolving the modules of Kubernetes %s\n", b.module.kubernetes)
-		if b.module, err = b.generate(ctx); err != nil {
-			return err
+		p := startProgress(b.out, "modules of "+b.module.kubernetes, b.every)
+		b.module, err = b.generate(ctx, p)
+		p.stop()
+		if err != nil {
+			return fmt.Errorf("modules of Kubernetes: %w\n%s", err, p.tail())
 		}
 	}
 	stale := b.stale(components) // again: another process may have built them meanwhile
@@ -167,14 +174,29 @@ func lock(name string, out io.Writer) (unlock func(), err error) {
 
 // runGo runs the go command in the folder. Both its outputs go to output.
 func runGo(ctx context.Context, dir string, output io.Writer, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "PWD="+dir)
+	cmd := goCommand(ctx, dir, args...)
 	cmd.Stdout, cmd.Stderr = output, output
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("go %s: %w", args[0], err)
 	}
 	return nil
+}
+
+// goOutput returns what the go command prints to its standard output, also when it fails.
+func goOutput(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	output, err := goCommand(ctx, dir, args...).Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return output, fmt.Errorf("go %s: %w: %s", args[0], err, bytes.TrimSpace(exit.Stderr))
+	}
+	return output, err
+}
+
+// goCommand prepares a run of the go command that an end of ctx interrupts.
+func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
 }

@@ -75,8 +75,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, out io.
 	}
 	if want := strings.TrimPrefix(*version, "v"); want != "" && want != pinned.kubernetes {
 		b.dir = filepath.Join(root, want)
-		b.generate = func(ctx context.Context) (module, error) {
-			return generateModule(ctx, pinned, want, filepath.Join(b.dir, "module"))
+		b.generate = func(ctx context.Context, output io.Writer) (module, error) {
+			return generateModule(ctx, pinned, want, filepath.Join(b.dir, "module"), output)
 		}
 		b.module = module{kubernetes: want}
 	}

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,12 +70,12 @@ func (m goMod) version(path string) string {
 }
 
 func parseGoMod(ctx context.Context, file string) (goMod, error) {
-	var output bytes.Buffer
-	if err := runGo(ctx, filepath.Dir(file), &output, "mod", "edit", "-json", file); err != nil {
-		return goMod{}, fmt.Errorf("%w: %s", err, bytes.TrimSpace(output.Bytes()))
+	output, err := goOutput(ctx, filepath.Dir(file), "mod", "edit", "-json", file)
+	if err != nil {
+		return goMod{}, err
 	}
 	var mod goMod
-	if err := json.Unmarshal(output.Bytes(), &mod); err != nil {
+	if err := json.Unmarshal(output, &mod); err != nil {
 		return goMod{}, fmt.Errorf("%q: %w", file, err)
 	}
 	return mod, nil
@@ -83,13 +83,13 @@ func parseGoMod(ctx context.Context, file string) (goMod, error) {
 
 // generateModule returns the module of another Kubernetes version, which it makes in
 // the folder unless it is there already. It is tidied through the module proxy.
-func generateModule(ctx context.Context, pinned module, version, dir string) (module, error) {
+func generateModule(ctx context.Context, pinned module, version, dir string, output io.Writer) (module, error) {
 	if m, err := readModule(ctx, dir); err == nil && m.kubernetes == version {
 		return m, nil
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return module{}, err
 	}
-	upstream, err := downloadGoMod(ctx, version)
+	upstream, err := downloadGoMod(ctx, pinned.dir, version)
 	if err != nil {
 		return module{}, err
 	}
@@ -113,9 +113,8 @@ func generateModule(ctx context.Context, pinned module, version, dir string) (mo
 			return module{}, err
 		}
 	}
-	var output bytes.Buffer
-	if err := runGo(ctx, partial, &output, "mod", "tidy"); err != nil {
-		return module{}, fmt.Errorf("%w: %s", err, output.String())
+	if err := runGo(ctx, partial, output, "mod", "tidy"); err != nil {
+		return module{}, err
 	}
 	if err := os.Rename(partial, dir); err != nil {
 		return module{}, err
@@ -124,15 +123,14 @@ func generateModule(ctx context.Context, pinned module, version, dir string) (mo
 }
 
 // downloadGoMod returns the go.mod of k8s.io/kubernetes at the version.
-func downloadGoMod(ctx context.Context, version string) (goMod, error) {
-	var output bytes.Buffer
-	err := runGo(ctx, os.TempDir(), &output, "mod", "download", "-json", kubernetesModule+"@v"+version)
+func downloadGoMod(ctx context.Context, dir, version string) (goMod, error) {
+	output, err := goOutput(ctx, dir, "mod", "download", "-json", kubernetesModule+"@v"+version)
 	var info struct{ GoMod, Error string }
-	if jsonErr := json.Unmarshal(output.Bytes(), &info); jsonErr == nil && info.Error != "" {
+	if jsonErr := json.Unmarshal(output, &info); jsonErr == nil && info.Error != "" {
 		return goMod{}, errors.New(info.Error)
 	}
 	if err != nil {
-		return goMod{}, fmt.Errorf("%w: %s", err, bytes.TrimSpace(output.Bytes()))
+		return goMod{}, err
 	}
 	return parseGoMod(ctx, info.GoMod)
 }
