@@ -3,6 +3,7 @@ package allocator
 import (
 	"context"
 	"errors"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -60,6 +61,8 @@ type Allocator struct {
 	inv   *Inventory
 	state State
 	o     Options
+
+	counters sync.Map // *layout -> *available
 }
 
 // New returns an Allocator for the devices of inv of which state tells what is in use.
@@ -98,5 +101,44 @@ func New(inv *Inventory, state State, o Options) (*Allocator, error) {
 //   - ErrSteps, when the budget is used up, and the error of ctx: both leave it unknown
 //     whether the claims fit.
 func (a *Allocator) Allocate(ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim) (Result, error) {
-	return Result{}, errors.New("search is not built yet")
+	s, err := a.search(node, claims)
+	if err != nil {
+		return Result{}, err
+	}
+	found, err := s.solve(ctx)
+	switch {
+	case err != nil:
+		return Result{Steps: s.steps}, err
+	case found:
+		return Result{Allocations: s.results(), Steps: s.steps}, nil
+	}
+	unfit, err := s.unfit(ctx)
+	return Result{Unfit: unfit, Steps: s.steps}, err
+}
+
+// search checks the claims and prepares a search for the node.
+func (a *Allocator) search(node *corev1.Node, claims []*resourceapi.ResourceClaim) (*search, error) {
+	if node == nil {
+		return nil, errors.New("node is nil")
+	}
+	s := &search{allocator: a, inv: a.inv, state: &a.state, o: &a.o, node: node, claims: claims, maxSteps: a.o.MaxSteps}
+	if err := s.claimRequests(); err != nil {
+		return nil, err
+	}
+	view, err := a.inv.view(node, a.o.Features.poolFilter())
+	if err != nil {
+		return nil, err
+	}
+	s.view = view
+	return s, nil
+}
+
+// available returns what the devices in use leave of the pool's counters, computed once.
+func (a *Allocator) available(v *poolView, used *poolUse) *available {
+	if known, found := a.counters.Load(v.layout); found {
+		return known.(*available)
+	}
+	left := v.available(used)
+	a.counters.Store(v.layout, left)
+	return left
 }

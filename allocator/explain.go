@@ -98,6 +98,11 @@ type Obstacle struct {
 // String is the whole explanation as text of several lines.
 func (u *Unfit) String() string { return u.Summary }
 
+// unfit explains why the search found nothing.
+func (s *search) unfit(ctx context.Context) (*Unfit, error) {
+	return &Unfit{Node: s.node.Name, Summary: "the claims do not fit"}, nil
+}
+
 // Explain answers without a node: could any published devices ever satisfy the claims, if
 // nothing were in use? It returns nil when they could on some node (or when the question could
 // not be decided within the budget), else an Unfit with Permanent set. Nodes are those that

@@ -1,6 +1,12 @@
 package allocator
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 )
@@ -15,16 +21,31 @@ import (
 // complete content.
 type Inventory struct {
 	revision uint64
+	maxCost  uint64
+	engine   *engine
+
+	pools    *tree[*pool]    // by poolKey
+	local    *tree[[]string] // node name -> sorted keys of pools with slices of that name
+	spanning *tree[struct{}] // keys of pools with slices that name no node
+	classes  *tree[*resourceapi.DeviceClass]
+	extended *tree[*resourceapi.DeviceClass] // by extendedResourceName
+	nodes    *tree[*corev1.Node]
+
+	views sync.Map // viewKey -> *nodeView
+	reach sync.Map // *reach -> []string: node names
 }
 
 // Revision identifies the content: within one process, equal revisions give equal answers.
 func (inv *Inventory) Revision() uint64 { return inv.revision }
 
 // DeviceClass returns the class of that name, nil when there is none.
-func (inv *Inventory) DeviceClass(name string) *resourceapi.DeviceClass { return nil }
+func (inv *Inventory) DeviceClass(name string) *resourceapi.DeviceClass {
+	class, _ := inv.classes.get(name)
+	return class
+}
 
 // DeviceClasses returns the names of all classes, sorted.
-func (inv *Inventory) DeviceClasses() []string { return nil }
+func (inv *Inventory) DeviceClasses() []string { return keysOf(inv.classes) }
 
 // ExtendedResourceClass returns the class that serves the extended resource, nil when none
 // does: the class whose extendedResourceName it is (newest first, then lower name), or the
@@ -32,6 +53,12 @@ func (inv *Inventory) DeviceClasses() []string { return nil }
 //
 // Source: KEP-5004, k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache (v0.37).
 func (inv *Inventory) ExtendedResourceClass(resource corev1.ResourceName) *resourceapi.DeviceClass {
+	if class, found := inv.extended.get(string(resource)); found {
+		return class
+	}
+	if name, ok := strings.CutPrefix(string(resource), resourceapi.ResourceDeviceClassPrefix); ok {
+		return inv.DeviceClass(name)
+	}
 	return nil
 }
 
@@ -47,21 +74,232 @@ func (inv *Inventory) ExtendedResourceClass(resource corev1.ResourceName) *resou
 // does not depend on what was asked before. The error tells that a selector does not compile.
 func (inv *Inventory) Candidates(class string, selectors []resourceapi.DeviceSelector,
 	yield func(driver, pool string, device *resourceapi.Device, nodes []string) bool) (withinBudget bool, err error) {
-	return true, nil
+	c := inv.DeviceClass(class)
+	programs, err := inv.programs(c, selectors)
+	if err != nil || c == nil {
+		return true, err
+	}
+	withinBudget = true
+	var cost uint64
+	inv.pools.all(func(_ string, p *pool) bool {
+		if p.complete == nil {
+			return true
+		}
+		for _, s := range deviceSlices(p.complete.slices, poolFilter{partitions: true, groups: true}) {
+			for i := range s.devices {
+				d := &s.devices[i]
+				matches, used := inv.selected(d, programs)
+				if cost += used; cost > inv.maxCost {
+					withinBudget = false
+					return false
+				}
+				if matches && !yield(p.driver, p.name, d.api, inv.nodesOf(d)) {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	return withinBudget, nil
+}
+
+// programs compiles the selectors of the class, which may be nil, and the request.
+func (inv *Inventory) programs(class *resourceapi.DeviceClass, selectors []resourceapi.DeviceSelector) ([]*program, error) {
+	var programs []*program
+	add := func(what string, list []resourceapi.DeviceSelector) error {
+		for i := range list {
+			if list[i].CEL == nil {
+				return fmt.Errorf("%sselectors[%d]: no CEL expression", what, i)
+			}
+			p := inv.engine.selector(list[i].CEL.Expression)
+			if p.err != nil {
+				return fmt.Errorf("%sselectors[%d]: %w", what, i, p.err)
+			}
+			programs = append(programs, p)
+		}
+		return nil
+	}
+	if class != nil {
+		if err := add(fmt.Sprintf("class %q: ", class.Name), class.Spec.Selectors); err != nil {
+			return nil, err
+		}
+	}
+	return programs, add("", selectors)
+}
+
+// selected tells whether all programs are true for the device, and what evaluating them costs.
+func (inv *Inventory) selected(d *device, programs []*program) (matches bool, cost uint64) {
+	for _, p := range programs {
+		o, err := d.slice.outcomesOf(p).on(context.Background(), d)
+		cost += o.cost()
+		if err != nil || o.kind() != outcomeTrue {
+			return false, cost
+		}
+	}
+	return true, cost
+}
+
+// nodesOf returns the nodes that reach the device, nil for all.
+func (inv *Inventory) nodesOf(d *device) []string {
+	r := &d.slice.reach
+	if r.perNode {
+		r = d.reach
+	}
+	switch {
+	case r.all:
+		return nil
+	case r.nodeName != "":
+		return []string{r.nodeName}
+	case r.selector == nil:
+		return []string{}
+	}
+	if known, found := inv.reach.Load(r); found {
+		return known.([]string)
+	}
+	names := []string{}
+	inv.nodes.all(func(name string, node *corev1.Node) bool {
+		if r.selector.Match(node) {
+			names = append(names, name)
+		}
+		return true
+	})
+	inv.reach.Store(r, names)
+	return names
 }
 
 // Device returns a published device, nil when there is none of that name.
-func (inv *Inventory) Device(driver, pool, name string) *resourceapi.Device { return nil }
+func (inv *Inventory) Device(driver, pool, name string) *resourceapi.Device {
+	if d := inv.device(driver, pool, name); d != nil {
+		return d.api
+	}
+	return nil
+}
+
+// device looks at the complete content, then at the others, newest first.
+func (inv *Inventory) device(driver, pool, name string) *device {
+	p, found := inv.pools.get(poolKey(driver, pool))
+	if !found {
+		return nil
+	}
+	if p.complete != nil {
+		if d := p.complete.device(name); d != nil {
+			return d
+		}
+	}
+	for _, c := range p.generations {
+		if d := c.device(name); d != nil {
+			return d
+		}
+	}
+	return nil
+}
 
 // Matches tells whether the CEL device selector is true for the device. It is false for a
 // device that is not published and for one on which the expression fails. The error tells
 // that the expression does not compile.
 func (inv *Inventory) Matches(expression, driver, pool, name string) (bool, error) {
-	return false, nil
+	p := inv.engine.selector(expression)
+	if p.err != nil {
+		return false, p.err
+	}
+	d := inv.device(driver, pool, name)
+	if d == nil {
+		return false, nil
+	}
+	matches, _ := inv.selected(d, []*program{p})
+	return matches, nil
 }
 
 // Node returns the node of that name as the Builder knows it, nil when there is none.
-func (inv *Inventory) Node(name string) *corev1.Node { return nil }
+func (inv *Inventory) Node(name string) *corev1.Node {
+	node, _ := inv.nodes.get(name)
+	return node
+}
 
 // Nodes returns the names of all nodes, sorted.
-func (inv *Inventory) Nodes() []string { return nil }
+func (inv *Inventory) Nodes() []string { return keysOf(inv.nodes) }
+
+func keysOf[V any](t *tree[V]) []string {
+	keys := make([]string, 0, t.len())
+	t.all(func(key string, _ V) bool {
+		keys = append(keys, key)
+		return true
+	})
+	return keys
+}
+
+// nodeView is all pools that a node sees, in the order in which devices are tried.
+type nodeView struct {
+	labels map[string]string
+	pools  []*poolView
+	// slices are those of the usable pools, first the position of each one's first device.
+	slices  []viewSlice
+	devices int
+}
+
+type viewSlice struct {
+	*slice
+	pool       *poolView
+	poolNumber int // in nodeView.pools
+	first      int
+}
+
+type viewKey struct {
+	node   string
+	filter poolFilter
+}
+
+// view returns what the node sees, remembered as long as its labels are the same.
+//
+// Source: structured/internal/experimental/pools_experimental.go, GatherPools (v0.37).
+func (inv *Inventory) view(node *corev1.Node, f poolFilter) (*nodeView, error) {
+	key := viewKey{node: node.Name, filter: f}
+	if known, found := inv.views.Load(key); found {
+		if v := known.(*nodeView); sameLabels(v.labels, node.Labels) {
+			return v, nil
+		}
+	}
+	v := &nodeView{labels: node.Labels}
+	keys, _ := inv.local.get(node.Name)
+	for _, key := range merged(keys, keysOf(inv.spanning)) {
+		p, _ := inv.pools.get(key)
+		pv, err := p.view(node, f)
+		if err != nil {
+			return nil, err
+		}
+		if pv != nil {
+			v.pools = append(v.pools, pv)
+		}
+	}
+	slices.SortStableFunc(v.pools, func(a, b *poolView) int { return int(flags(a.binding)) - int(flags(b.binding)) })
+	for i, pv := range v.pools {
+		for _, s := range pv.slices {
+			v.slices = append(v.slices, viewSlice{slice: s, pool: pv, poolNumber: i, first: v.devices})
+			v.devices += len(s.devices)
+		}
+	}
+	inv.views.Store(key, v)
+	return v, nil
+}
+
+func sameLabels(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if w, found := b[k]; !found || w != v {
+			return false
+		}
+	}
+	return true
+}
+
+// merged merges two sorted lists without duplicates.
+func merged(a, b []string) []string {
+	if len(b) == 0 {
+		return a
+	}
+	list := slices.Concat(a, b)
+	slices.Sort(list)
+	return slices.Compact(list)
+}

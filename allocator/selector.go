@@ -1,6 +1,16 @@
 package allocator
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/dynamic-resource-allocation/cel"
+)
 
 // CompileSelector tells whether the API server would accept the CEL expression as a device
 // selector of a new object: it compiles, is at most 10 KiB long, and its estimated cost is
@@ -8,8 +18,208 @@ import "errors"
 //
 // Source: kubernetes pkg/apis/resource/validation/validation.go, validateCELSelector (v1.37).
 func CompileSelector(expression string) error {
-	if expression == "" {
+	switch {
+	case expression == "":
 		return errors.New("expression is empty")
+	case len(expression) > resourceapi.CELSelectorExpressionMaxLength:
+		return fmt.Errorf("expression is longer than %d bytes", resourceapi.CELSelectorExpressionMaxLength)
+	}
+	env := environment.NewExpressions
+	result := cel.GetCompiler(celFeatures()).CompileCELExpression(expression, cel.Options{EnvType: &env})
+	switch {
+	case result.Error != nil:
+		return result.Error
+	case result.MaxCost > resourceapi.CELSelectorExpressionMaxCost:
+		return fmt.Errorf("estimated cost %d exceeds the limit of %d", result.MaxCost, resourceapi.CELSelectorExpressionMaxCost)
 	}
 	return nil
+}
+
+// celFeatures matter for new expressions only: stored ones get everything.
+func celFeatures() cel.Features { return cel.Features{EnableConsumableCapacity: true} }
+
+// engine compiles expressions and remembers them with their results. It is shared by all
+// Inventories of a Builder and safe for concurrent use.
+type engine struct {
+	compile func(expression string, o cel.Options) cel.CompilationResult
+
+	mu       sync.Mutex // protects following
+	programs map[programKey]*program
+}
+
+type programKey struct {
+	expression string
+	derived    bool
+}
+
+// Bounds of what is remembered. Whatever exceeds them is forgotten and evaluated again.
+const (
+	maxPrograms        = 4096
+	maxResultsOfOne    = 100_000 // results of one program by value
+	maxOutcomesOfSlice = 16      // programs with results by device, per slice
+)
+
+func newEngine() *engine {
+	return &engine{
+		compile:  cel.GetCompiler(celFeatures()).CompileCELExpression,
+		programs: map[programKey]*program{},
+	}
+}
+
+// program is a compiled expression, or the reason why it does not compile.
+type program struct {
+	key    programKey
+	result cel.CompilationResult
+	err    error
+	reads  reads
+
+	size    atomic.Int64
+	results atomic.Pointer[sync.Map] // key: values of what it reads -> outcome
+}
+
+// selector returns the compiled selector. Errors are in it.
+func (e *engine) selector(expression string) *program {
+	return e.program(programKey{expression: expression})
+}
+
+// derived returns the compiled expression of a derived attribute.
+func (e *engine) derivedAttribute(expression string) *program {
+	return e.program(programKey{expression: expression, derived: true})
+}
+
+func (e *engine) program(key programKey) *program {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.programs[key]; p != nil {
+		return p
+	}
+	p := &program{key: key}
+	p.results.Store(&sync.Map{})
+	p.result = e.compile(key.expression, cel.Options{DisableCostEstimation: true, DerivedAttribute: key.derived})
+	if p.result.Error != nil {
+		p.err = fmt.Errorf("CEL compile error: %w", p.result.Error)
+	} else {
+		p.reads = readsOf(&p.result)
+	}
+	if len(e.programs) >= maxPrograms {
+		clear(e.programs)
+	}
+	e.programs[key] = p
+	return p
+}
+
+// outcome is the result of a selector on a device, with its cost in the upper bits.
+type outcome uint32
+
+const (
+	outcomeUnknown outcome = iota
+	outcomeFalse
+	outcomeTrue
+	outcomeError
+
+	outcomeMask  = 3
+	outcomeShift = 2
+)
+
+func (o outcome) kind() outcome { return o & outcomeMask }
+func (o outcome) cost() uint64  { return uint64(o >> outcomeShift) }
+
+// outcomes are the results of one program on the devices of one slice.
+type outcomes struct {
+	program *program
+	devices []atomic.Uint32
+}
+
+// outcomesOf returns what is remembered of the program on the slice.
+func (s *slice) outcomesOf(p *program) *outcomes {
+	list := s.outcomes.Load()
+	if list != nil {
+		for _, o := range *list {
+			if o.program == p {
+				return o
+			}
+		}
+	}
+	added := &outcomes{program: p, devices: make([]atomic.Uint32, len(s.devices))}
+	next := []*outcomes{added}
+	if list != nil {
+		next = append(next, (*list)[:min(len(*list), maxOutcomesOfSlice-1)]...)
+	}
+	s.outcomes.CompareAndSwap(list, &next) // whoever loses evaluates again
+	return added
+}
+
+// on returns the outcome for the device. The error is that of ctx only.
+func (o *outcomes) on(ctx context.Context, d *device) (outcome, error) {
+	if known := outcome(o.devices[d.index].Load()); known != outcomeUnknown {
+		return known, nil
+	}
+	result, err := o.program.remembered(ctx, d)
+	if err != nil {
+		return outcomeUnknown, err
+	}
+	o.devices[d.index].Store(uint32(result))
+	return result, nil
+}
+
+// remembered returns the outcome for the device, from memory if the program has seen a device
+// with the same values of what it reads.
+func (p *program) remembered(ctx context.Context, d *device) (outcome, error) {
+	if p.err != nil {
+		return outcomeError, nil
+	}
+	key := p.reads.valuesOf(d)
+	memory := p.results.Load()
+	if known, found := memory.Load(key); found {
+		return known.(outcome), nil
+	}
+	matches, cost, err := p.evaluate(ctx, d)
+	if ctxErr := ctx.Err(); err != nil && ctxErr != nil {
+		return outcomeUnknown, context.Cause(ctx)
+	}
+	result := outcomeFalse
+	switch {
+	case err != nil:
+		result = outcomeError
+	case matches:
+		result = outcomeTrue
+	}
+	result |= outcome(cost << outcomeShift)
+	if p.size.Add(1) > maxResultsOfOne {
+		p.size.Store(1)
+		memory = &sync.Map{}
+		p.results.Store(memory)
+	}
+	memory.Store(key, result)
+	return result, nil
+}
+
+// evaluate runs the selector on the device.
+func (p *program) evaluate(ctx context.Context, d *device) (matches bool, cost uint64, err error) {
+	matches, details, err := p.result.DeviceMatches(ctx, d.celDevice())
+	if details != nil && details.ActualCost() != nil {
+		cost = min(*details.ActualCost(), 1<<(32-outcomeShift)-1)
+	}
+	return matches, cost, err
+}
+
+// failure returns why the selector fails on the device; it is not remembered.
+func (p *program) failure(ctx context.Context, d *device) error {
+	if p.err != nil {
+		return p.err
+	}
+	_, _, err := p.evaluate(ctx, d)
+	if err == nil {
+		return errors.New("CEL runtime error: unstable result")
+	}
+	return fmt.Errorf("on device %q: CEL runtime error: %w", d.id(), cel.EnhanceRuntimeError(err))
+}
+
+func (d *device) celDevice() cel.Device {
+	return cel.Device{
+		Driver:                   d.slice.api.Spec.Driver,
+		AllowMultipleAllocations: d.api.AllowMultipleAllocations,
+		Attributes:               d.api.Attributes,
+		Capacity:                 d.api.Capacity,
+	}
 }

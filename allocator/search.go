@@ -1,0 +1,191 @@
+package allocator
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// search is one search for one node. Only one goroutine works with it.
+type search struct {
+	allocator *Allocator
+	inv       *Inventory
+	state     *State
+	o         *Options
+	node      *corev1.Node
+	view      *nodeView
+	claims    []*resourceapi.ResourceClaim
+
+	requests     [][]*request // per claim
+	alternatives []*alternative
+	constraints  [][]*constraint // per claim
+
+	flight
+	derivedValues map[derivedKey]*resourceapi.DeviceAttribute
+
+	steps, maxSteps int64
+	cost            uint64 // of CEL
+}
+
+// solve searches. found is false when the claims do not fit.
+func (s *search) solve(ctx context.Context) (found bool, err error) {
+	s.flight.init(s.view, s.claims)
+	if err := s.listAll(ctx); err != nil {
+		return false, err
+	}
+	return s.fillClaim(ctx, 0)
+}
+
+// step counts one unit of work.
+func (s *search) step(ctx context.Context) error {
+	const often = 128
+	s.steps++
+	if s.steps > s.maxSteps {
+		return ErrSteps
+	}
+	if s.steps%often == 0 && ctx.Err() != nil {
+		return fmt.Errorf("search aborted: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
+// listAll determines the devices of the requests with allocation mode All. As upstream, an
+// error on any device of the node is fatal. A pool of which not all devices are known makes the
+// request impossible, unless the class and request selectors rule out the pool's driver.
+func (s *search) listAll(ctx context.Context) error {
+	for _, a := range s.alternatives {
+		if !a.all || a.class == nil {
+			continue
+		}
+		for _, pv := range s.view.pools {
+			if pv.obstacle != "" && !a.excludes(pv.driver) {
+				a.impossible = impossible{why: fmt.Sprintf("not all devices of pool \"%s/%s\" are known: %s", pv.driver, pv.name, pv.obstacle), pool: pv}
+				break
+			}
+		}
+		for i := range s.view.slices {
+			vs := &s.view.slices[i]
+			for j := range vs.devices {
+				if err := s.step(ctx); err != nil {
+					return err
+				}
+				listed, err := s.listed(ctx, a, vs, &vs.devices[j])
+				if err != nil {
+					return err
+				}
+				if listed {
+					a.list = append(a.list, place{slice: i, device: j})
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// listed tells whether the device is one of "all": the selectors match, it is for the node and
+// has the capacity. Whether it can be allocated is of no matter.
+func (s *search) listed(ctx context.Context, a *alternative, vs *viewSlice, d *device) (bool, error) {
+	reason, _, err := s.verdict(ctx, a, vs, d)
+	if err != nil {
+		return false, err
+	}
+	a.remember(s.view, vs.first+d.index, reason)
+	switch reason {
+	case ReasonClass, ReasonSelector, ReasonNode, ReasonCapacity:
+		return false, nil
+	case ReasonFeature:
+		return s.o.Features.DeviceBindingAndStatus || len(d.api.BindingConditions) == 0, nil
+	}
+	return true, nil
+}
+
+// fillClaim allocates the claim and all after it.
+func (s *search) fillClaim(ctx context.Context, c int) (bool, error) {
+	if c == len(s.claims) {
+		return true, nil
+	}
+	return s.fillRequest(ctx, c, 0)
+}
+
+// fillRequest allocates the request of the claim and all after it: the first alternative with
+// which that succeeds.
+func (s *search) fillRequest(ctx context.Context, c, r int) (bool, error) {
+	if r == len(s.requests[c]) {
+		return s.fillClaim(ctx, c+1)
+	}
+	for _, a := range s.requests[c][r].alternatives {
+		if err := s.step(ctx); err != nil {
+			return false, err
+		}
+		if !s.begin(a) {
+			continue
+		}
+		s.chosen[c][r] = a
+		done, err := s.fill(ctx, a, 0, place{})
+		if done || err != nil {
+			return done, err
+		}
+	}
+	return false, nil
+}
+
+// begin tells whether the alternative can be tried at this point: it is possible, and its
+// devices are within what is left of the 32 results of the claim.
+func (s *search) begin(a *alternative) bool {
+	left := int64(resourceapi.AllocationResultsMaxSize - len(s.placed[a.claim]))
+	wants := a.wants()
+	return a.impossible.why == "" && wants > 0 && wants <= left
+}
+
+// fill allocates the k-th device of the alternative and all after it, trying the devices from
+// the given place on: the devices of one request are a combination, so they go in one order
+// only.
+func (s *search) fill(ctx context.Context, a *alternative, k int, from place) (bool, error) {
+	if int64(k) == a.wants() {
+		return s.fillRequest(ctx, a.claim, a.request+1)
+	}
+	if a.all {
+		return s.fillAll(ctx, a, k)
+	}
+	for i := from.slice; i < len(s.view.slices); i++ {
+		vs := &s.view.slices[i]
+		for j := from.device; j < len(vs.devices); j++ {
+			done, err := s.tryAt(ctx, a, k, place{slice: i, device: j})
+			if done || err != nil {
+				return done, err
+			}
+		}
+		from.device = 0
+	}
+	return false, nil
+}
+
+// fillAll allocates the k-th device of "all": there is no choice.
+func (s *search) fillAll(ctx context.Context, a *alternative, k int) (bool, error) {
+	return s.tryAt(ctx, a, k, a.list[k])
+}
+
+// tryAt allocates the device at the place as the k-th of the alternative and all that comes
+// after it. If that does not succeed all is as before.
+func (s *search) tryAt(ctx context.Context, a *alternative, k int, at place) (bool, error) {
+	if err := s.step(ctx); err != nil {
+		return false, err
+	}
+	mark := s.mark()
+	ok, err := s.take(ctx, a, at)
+	if err != nil {
+		return false, err
+	}
+	if !ok {
+		s.undo(mark)
+		return false, nil
+	}
+	done, err := s.fill(ctx, a, k+1, place{slice: at.slice, device: at.device + 1})
+	if done || err != nil {
+		return done, err
+	}
+	s.undo(mark)
+	return false, nil
+}
