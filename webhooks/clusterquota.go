@@ -6,11 +6,13 @@ import (
 
 	quotav1 "github.com/openshift/api/quota/v1"
 	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
 )
 
 const quotaKind = "ClusterResourceQuota"
@@ -49,7 +51,7 @@ func (h validateQuota) Handle(ctx context.Context, req admission.Request) admiss
 	}
 	n := notes{quotas: []string{crq.Name}}
 	if old == nil || !sameMeaning(old, crq) {
-		h.warnQuota(ctx, q, crq, &n)
+		h.warnQuota(ctx, q, &n)
 	}
 	return allow(n)
 }
@@ -90,63 +92,48 @@ func sameMeaning(a, b *quotav1.ClusterResourceQuota) bool {
 }
 
 // warnQuota warns about limits that mean less than they seem to. The usage reconciler says
-// the same later as conditions of the DeviceLedger.
-func (s *suite) warnQuota(ctx context.Context, q *quota.Quota, crq *quotav1.ClusterResourceQuota, n *notes) {
-	scoped := len(crq.Spec.Quota.Scopes) > 0 || crq.Spec.Quota.ScopeSelector != nil
-	for _, name := range q.NotEnforced {
-		_, ours, _ := quota.ParseKey(name)
-		switch {
-		case scoped && ours:
-			n.warn(ReasonUnenforcedKey, fmt.Sprintf("%s: a quota with scopes never matches claims", name))
-		case !ours && !s.PlatformQuota:
-			n.warn(ReasonUnenforcedKey, fmt.Sprintf("%s: nothing in this cluster enforces it for a ClusterResourceQuota", name))
-		case ours:
-			n.warn(ReasonUnenforcedKey, fmt.Sprintf("%s: it cannot be enforced as it is", name))
-		}
-	}
-	inventory := s.Devices.Charger().Inventory()
+// the same later, as conditions of the DeviceLedger.
+func (s *suite) warnQuota(ctx context.Context, q *quota.Quota, n *notes) {
+	charger := s.Devices.Charger()
+	unknown := map[string]bool{} // keys whose class does not exist
 	for i := range q.Keys {
-		warnKey(q, &q.Keys[i], inventory, n)
-	}
-	s.warnUsage(ctx, q, n)
-}
-
-func warnKey(q *quota.Quota, key *quota.Key, inventory quota.Inventory, n *notes) {
-	switch key.Subject {
-	case quota.SubjectClass:
-		if inventory.DeviceClass(key.Class) == nil {
+		key := &q.Keys[i]
+		if key.Subject == quota.SubjectClass && charger.Inventory().DeviceClass(key.Class) == nil {
+			unknown[string(key.Name)] = true
 			n.warn(ReasonUnknownClass, fmt.Sprintf("%s: there is no DeviceClass %q", key.Name, key.Class))
-			return
-		}
-		if other := reachedBy(q, key.Class, inventory); other != "" {
-			n.warn(ReasonAliasedKey, fmt.Sprintf("%s: the same devices can be had through DeviceClass %q, which this quota does not limit",
-				key.Name, other))
-		}
-	case quota.SubjectExtendedResource:
-		if inventory.ExtendedResourceClass(key.ExtendedResource) == nil {
-			n.warn(ReasonUnknownClass, fmt.Sprintf("%s: no DeviceClass serves the extended resource %q", key.Name, key.ExtendedResource))
 		}
 	}
-	if key.Measure == quota.MeasureCapacity && defaultsToZero(key, inventory) {
-		n.warn(ReasonZeroDefault, fmt.Sprintf(
-			"%s: claims that do not request the capacity consume 0 of it by the devices' request policy, so they are not limited by this key", key.Name))
+	var observed quota.Observed
+	if s.Usage != nil {
+		observed.Used, _ = s.Usage.Used(ctx, q.Name)
+	}
+	for _, c := range charger.Conditions(q, observed, nil) {
+		text := c.Key + ": " + c.Message
+		switch c.Type {
+		case v1alpha1.ConditionNotEnforced:
+			s.warnUnenforced(c, text, n)
+		case v1alpha1.ConditionFootprintUnknown:
+			if !unknown[c.Key] {
+				n.warn(ReasonFootprintUnknown, text)
+			}
+		case v1alpha1.ConditionZeroDefault:
+			n.warn(ReasonZeroDefault, text)
+		case v1alpha1.ConditionAliasedKey:
+			n.warn(ReasonAliasedKey, text)
+		case v1alpha1.ConditionOverLimit:
+			n.warn(ReasonBelowUsage, text+"; nothing is evicted, new claims are refused")
+		}
 	}
 }
 
-// warnUsage warns about limits below what is used; nothing is evicted.
-func (s *suite) warnUsage(ctx context.Context, q *quota.Quota, n *notes) {
-	if s.Usage == nil {
-		return
-	}
-	used, known := s.Usage.Used(ctx, q.Name)
-	if !known {
-		return
-	}
-	for i := range q.Keys {
-		name := q.Keys[i].Name
-		u, limit := used[name], q.Hard[name]
-		if u.Cmp(limit) > 0 {
-			n.warn(ReasonBelowUsage, fmt.Sprintf("%s: limit %s, but %s is used; nothing is evicted, new claims are refused", name, limit.String(), u.String()))
-		}
+// warnUnenforced warns about a key that nothing enforces: OpenShift enforces those that are
+// not about devices itself.
+func (s *suite) warnUnenforced(c v1alpha1.LedgerCondition, text string, n *notes) {
+	_, ours, _ := quota.ParseKey(corev1.ResourceName(c.Key))
+	switch {
+	case c.Reason == quota.ReasonNoDeviceClass:
+		n.warn(ReasonUnknownClass, text)
+	case ours || !s.PlatformQuota:
+		n.warn(ReasonUnenforcedKey, text)
 	}
 }

@@ -19,7 +19,7 @@ type mutateClaim struct{ *suite }
 
 // Handle implements admission.Handler.
 func (h mutateClaim) Handle(ctx context.Context, req admission.Request) admission.Response {
-	if !h.concerns(&req, "resourceclaims") {
+	if !concerns(&req, "resourceclaims") || h.exempt(&req) {
 		return pass()
 	}
 	if err := expect(&req, resourceapi.GroupName, claimKind); err != nil {
@@ -34,7 +34,7 @@ type mutateTemplate struct{ *suite }
 
 // Handle implements admission.Handler.
 func (h mutateTemplate) Handle(ctx context.Context, req admission.Request) admission.Response {
-	if !h.concerns(&req, "resourceclaimtemplates") {
+	if !concerns(&req, "resourceclaimtemplates") || h.exempt(&req) {
 		return pass()
 	}
 	if err := expect(&req, resourceapi.GroupName, templateKind); err != nil {

@@ -19,7 +19,7 @@ type validateTemplate struct{ *suite }
 // Handle implements admission.Handler.
 func (h validateTemplate) Handle(ctx context.Context, req admission.Request) admission.Response {
 	arrived := h.now()
-	if !h.creates(&req, "resourceclaimtemplates") {
+	if !creates(&req, "resourceclaimtemplates") || h.exempt(&req) {
 		return pass()
 	}
 	template, err := decodeTemplate(&req)

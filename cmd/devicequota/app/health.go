@@ -1,0 +1,131 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/devicequota/devicequota/webhooks"
+)
+
+// draining withdraws readiness while the webhooks are still served.
+type draining struct{ on atomic.Bool }
+
+func (d *draining) check(*http.Request) error {
+	if d.on.Load() {
+		return errors.New("shutting down")
+	}
+	return nil
+}
+
+// selfCheckEvery is how long a good self-check is believed.
+const selfCheckEvery = 10 * time.Second
+
+// selfCheck sends reviews to the webhooks of this replica, as the API server does: through
+// TLS, one per version of resource.k8s.io. The claims are in an exempt namespace, so that
+// they are decoded and judged but never charged.
+type selfCheck struct {
+	url       string
+	namespace string
+	versions  []string
+	client    *http.Client
+
+	mu   sync.Mutex // protects following
+	good time.Time
+}
+
+func newSelfCheck(o *Options) *selfCheck {
+	host := o.WebhookHost
+	if host == "" {
+		host = "localhost"
+	}
+	transport := &http.Transport{
+		DisableKeepAlives: true, // every check has to see the certificate that is served now
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12,
+			// The certificate is for the Service's name, and we are asking ourselves: what
+			// matters is that it has not ended.
+			InsecureSkipVerify: true, //nolint:gosec
+			VerifyConnection:   notEnded},
+	}
+	return &selfCheck{
+		url:       "https://" + net.JoinHostPort(host, strconv.Itoa(o.WebhookPort)) + webhooks.PathValidateClaim,
+		namespace: o.Namespace, versions: []string{"v1", "v1beta2", "v1beta1"},
+		client: &http.Client{Transport: transport, Timeout: 5 * time.Second},
+	}
+}
+
+func notEnded(state tls.ConnectionState) error {
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("no certificate")
+	}
+	if end := state.PeerCertificates[0].NotAfter; time.Now().After(end) {
+		return fmt.Errorf("serving certificate ended at %v", end)
+	}
+	return nil
+}
+
+func (c *selfCheck) check(req *http.Request) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.good) < selfCheckEvery {
+		return nil
+	}
+	for _, version := range c.versions {
+		if err := c.ask(req.Context(), version); err != nil {
+			return fmt.Errorf("webhook self-check, %s: %w", version, err)
+		}
+	}
+	c.good = time.Now()
+	return nil
+}
+
+func (c *selfCheck) ask(ctx context.Context, version string) error {
+	object := fmt.Sprintf(`{"apiVersion":"%s/%s","kind":"ResourceClaim","metadata":{"name":"self-check","namespace":%q},"spec":{}}`,
+		resourceapi.GroupName, version, c.namespace)
+	review := admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
+		Request: &admissionv1.AdmissionRequest{
+			UID: webhooks.SelfCheckUID, Operation: admissionv1.Create, Namespace: c.namespace, Name: "self-check", DryRun: ptr.To(true),
+			Kind:     metav1.GroupVersionKind{Group: resourceapi.GroupName, Version: version, Kind: "ResourceClaim"},
+			Resource: metav1.GroupVersionResource{Group: resourceapi.GroupName, Version: version, Resource: "resourceclaims"},
+			Object:   runtime.RawExtension{Raw: []byte(object)},
+		},
+	}
+	body, err := json.Marshal(review)
+	if err != nil {
+		return err
+	}
+	post, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	post.Header.Set("Content-Type", "application/json")
+	resp, err := c.client.Do(post)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	var answer admissionv1.AdmissionReview
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		return err
+	}
+	if answer.Response == nil || !answer.Response.Allowed {
+		return fmt.Errorf("refused: %v", answer.Response)
+	}
+	return nil
+}

@@ -1,0 +1,347 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	quotav1 "github.com/openshift/api/quota/v1"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/devicequota/devicequota/allocator"
+	devices "github.com/devicequota/devicequota/allocator/cluster"
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/cluster"
+	"github.com/devicequota/devicequota/quota/ledger"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+	"github.com/devicequota/devicequota/webhooks"
+)
+
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=devicequota-system,verbs=get;create;update
+
+// Run runs the manager against the API server of cfg until ctx ends, then drains: readiness
+// is withdrawn first, the webhooks stop ShutdownDelay later. It returns nil after a clean
+// end. Several managers may run in one process, each with ports and certificates of its own.
+func Run(ctx context.Context, o Options, cfg *rest.Config) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	// Admission must not wait for a client-side limit; the API server's own fairness decides.
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS, cfg.Burst = -1, -1
+	m, err := build(ctx, &o, cfg)
+	if err != nil {
+		return err
+	}
+	return m.run(ctx)
+}
+
+// instance is one manager with its parts.
+type instance struct {
+	o        *Options
+	config   *rest.Config
+	mgr      manager.Manager
+	client   client.WithWatch
+	api      *devices.API
+	platform cluster.Platform
+	registry *prometheus.Registry
+	draining draining
+
+	source *devices.Source
+	store  *cluster.Store
+	view   *cluster.View
+	ledger *ledger.Ledger
+}
+
+// NewScheme returns a scheme with all types that the manager reads and writes.
+func NewScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	sb := runtime.NewSchemeBuilder(corev1.AddToScheme, quotav1.AddToScheme, v1alpha1.AddToScheme, devices.AddToScheme)
+	return scheme, sb.AddToScheme(scheme)
+}
+
+// build makes all parts and adds them to the manager; nothing runs yet.
+func build(ctx context.Context, o *Options, cfg *rest.Config) (*instance, error) {
+	if o.SelfSigned {
+		if err := ensureSelfSigned(o, time.Now()); err != nil {
+			return nil, fmt.Errorf("self-signed certificate: %w", err)
+		}
+	}
+	i := &instance{o: o, config: cfg}
+	for _, phase := range []func(context.Context) error{i.connect, i.newManager, i.newLedger, i.addReconcilers, i.addWebhooks, i.addChecks, i.addServers} {
+		if err := phase(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return i, nil
+}
+
+// connect finds out what the API server is and has.
+func (i *instance) connect(ctx context.Context) error {
+	scheme, err := NewScheme()
+	if err != nil {
+		return err
+	}
+	if i.client, err = client.NewWithWatch(i.config, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	d, err := discovery.NewDiscoveryClientForConfig(i.config)
+	if err != nil {
+		return err
+	}
+	if i.api, err = devices.DiscoverAPI(ctx, d); err != nil {
+		return err
+	}
+	if v := i.o.ResourceAPIVersion; v != VersionAuto {
+		if i.api, err = devices.NewAPI(v, i.api.TaintRules); err != nil {
+			return err
+		}
+	}
+	if i.platform, err = cluster.ParsePlatform(i.o.Platform); err != nil {
+		return err
+	}
+	if i.platform == "" {
+		i.platform, err = cluster.DetectPlatform(ctx, i.client)
+	}
+	return err
+}
+
+func (i *instance) newManager(ctx context.Context) error {
+	var err error
+	i.mgr, err = ctrl.NewManager(i.config, ctrl.Options{
+		Scheme:      i.client.Scheme(),
+		Logger:      log.FromContext(ctx),
+		BaseContext: func() context.Context { return context.WithoutCancel(ctx) },
+		Metrics:     metricsserver.Options{BindAddress: MetricsOff}, // see metricsServer
+		WebhookServer: webhook.NewServer(webhook.Options{
+			Host: i.o.WebhookHost, Port: i.o.WebhookPort, CertDir: i.o.CertDir, CertName: i.o.CertName, KeyName: i.o.KeyName,
+		}),
+		HealthProbeBindAddress: i.o.HealthAddress,
+		LeaderElection:         i.o.LeaderElect, LeaderElectionID: i.o.LeaseName, LeaderElectionNamespace: i.o.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &i.o.LeaseDuration, RenewDeadline: &i.o.RenewDeadline, RetryPeriod: &i.o.RetryPeriod,
+		GracefulShutdownTimeout: &i.o.ShutdownTimeout,
+		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
+	})
+	return err
+}
+
+func (i *instance) newLedger(ctx context.Context) error {
+	var err error
+	if i.registry, err = newRegistry(); err != nil {
+		return err
+	}
+	recorder, err := newLedgerMetrics(i.registry)
+	if err != nil {
+		return err
+	}
+	logger := log.FromContext(ctx)
+	if i.source, err = devices.NewSource(devices.SourceOptions{Client: i.client, API: i.api, Log: logger.WithName("devices")}); err != nil {
+		return err
+	}
+	i.store = cluster.NewStore(cluster.StoreOptions{Client: i.client, Log: logger.WithName("store")})
+	i.view, err = cluster.NewView(cluster.Options{
+		Client: i.client, API: i.api, Source: i.source, Store: i.store, Exempt: i.o.exempt(),
+		Parse: quota.ParseOptions{PlatformKeys: i.onOpenShift()}, Log: logger.WithName("view"),
+	})
+	if err != nil {
+		return err
+	}
+	i.ledger = ledger.New(i.store, i.view, ledger.Options{PlatformKeys: i.onOpenShift(), Recorder: recorder})
+	return addAll(i.mgr, i.source, i.store, i.view)
+}
+
+func (i *instance) onOpenShift() bool { return i.platform == cluster.OpenShift }
+
+func (i *instance) addReconcilers(ctx context.Context) error {
+	logger := log.FromContext(ctx)
+	projection := cluster.NewProjection(cluster.ProjectionOptions{
+		Client: i.client, View: i.view, Platform: i.platform, Log: logger.WithName("projection")})
+	usage := cluster.NewUsage(cluster.UsageOptions{
+		View: i.view, Store: i.store, Ledger: i.ledger, Projection: projection,
+		Recorder: i.mgr.GetEventRecorder("devicequota"), Log: logger.WithName("usage")})
+	return addAll(i.mgr, projection, usage)
+}
+
+func addAll(mgr manager.Manager, runnables ...manager.Runnable) error {
+	for _, r := range runnables {
+		if err := mgr.Add(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i *instance) addWebhooks(context.Context) error {
+	recorder, err := webhooks.NewMetrics(i.registry)
+	if err != nil {
+		return err
+	}
+	set, err := kubernetes.NewForConfig(i.config)
+	if err != nil {
+		return err
+	}
+	objects := objects{client: i.client, api: i.api, view: i.view, store: i.store}
+	deps := webhooks.Deps{
+		Admitter: i.ledger, Coverage: objects, Devices: i.view, Objects: objects, Usage: objects,
+		Explainer: webhooks.DeviceExplainer{Inventory: i.inventory},
+		Access:    webhooks.NewAccessReviews(set.AuthorizationV1().SubjectAccessReviews(), clock.RealClock{}),
+		Recorder:  recorder,
+		Ready:     func() error { return i.view.Ready(nil) },
+	}
+	options := webhooks.Options{
+		AdminAccess: i.o.AdminAccess, Schedulers: i.o.Schedulers, ExemptNamespaces: i.o.exempt(),
+		PlatformKeys: i.onOpenShift(), PlatformQuota: i.onOpenShift(),
+		MaxInFlight: i.o.MaxInFlight, Timeout: i.o.AdmissionTimeout,
+	}
+	for path, hook := range webhooks.Webhooks(deps, options) {
+		i.mgr.GetWebhookServer().Register(path, hook)
+	}
+	return nil
+}
+
+// inventory returns what explanations may go by: nothing before all devices are known.
+func (i *instance) inventory() *allocator.Inventory {
+	if !i.source.Synced() {
+		return nil
+	}
+	return i.view.Inventory()
+}
+
+func (i *instance) checks() map[string]healthz.Checker {
+	return map[string]healthz.Checker{
+		"draining": i.draining.check,
+		"caches":   i.view.Ready,
+		"server":   i.mgr.GetWebhookServer().StartedChecker(),
+		"webhooks": newSelfCheck(i.o).check,
+	}
+}
+
+func (i *instance) addChecks(context.Context) error {
+	if err := i.mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	checks := i.checks()
+	for name, check := range checks {
+		if err := i.mgr.AddReadyzCheck(name, check); err != nil {
+			return err
+		}
+	}
+	if i.o.Started == nil {
+		return nil
+	}
+	return i.mgr.Add(started{checks: checks, call: i.o.Started})
+}
+
+func (i *instance) addServers(ctx context.Context) error {
+	if i.o.MetricsAddress != MetricsOff {
+		err := i.mgr.Add(&metricsServer{o: i.o, config: i.config, client: i.mgr.GetHTTPClient(), registry: i.registry,
+			log: log.FromContext(ctx).WithName("metrics")})
+		if err != nil {
+			return err
+		}
+	}
+	if i.o.PprofAddress == "" {
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return i.mgr.Add(everywhere{func(ctx context.Context) error {
+		listener, err := net.Listen("tcp", i.o.PprofAddress)
+		if err != nil {
+			return fmt.Errorf("pprof: %w", err)
+		}
+		return serve(ctx, listener, mux)
+	}})
+}
+
+// everywhere runs on each replica.
+type everywhere struct{ run func(context.Context) error }
+
+func (everywhere) NeedLeaderElection() bool          { return false }
+func (e everywhere) Start(ctx context.Context) error { return e.run(ctx) }
+
+// started calls once when all checks pass.
+type started struct {
+	checks map[string]healthz.Checker
+	call   func()
+}
+
+func (started) NeedLeaderElection() bool { return false }
+
+// Start asks the checks until they pass or ctx ends.
+func (s started) Start(ctx context.Context) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if s.pass(ctx) {
+				s.call()
+				return nil
+			}
+		}
+	}
+}
+
+func (s started) pass(ctx context.Context) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	for _, check := range s.checks {
+		if check(req) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// run runs the manager until ctx ends and the drain is over.
+func (i *instance) run(ctx context.Context) error {
+	logger := log.FromContext(ctx)
+	logger.Info("starting", "version", Version(), "platform", i.platform, "resourceAPIVersion", i.api.Version, "allocation", i.o.Allocation)
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- i.mgr.Start(running) }()
+	select {
+	case err := <-done:
+		return errors.Join(err, ctx.Err())
+	case <-ctx.Done():
+	}
+	logger.Info("draining", "delay", i.o.ShutdownDelay)
+	i.draining.on.Store(true)
+	delay := time.NewTimer(i.o.ShutdownDelay)
+	defer delay.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-delay.C:
+	}
+	stop()
+	return <-done
+}
