@@ -46,12 +46,12 @@ test: controlplane ## Run all tests, with the race detector, against a real API 
 	@$(MAKE) test-nested
 
 .PHONY: test-nested
-test-nested: ## Run the tests of the nested modules (fixed seeds)
+test-nested: controlplane ## Run the tests of the nested modules (fixed seeds)
 	@for module in $(NESTED); do \
 		pattern=./...; \
 		if [ "$$module" = test/controlplane ]; then pattern=.; fi; \
 		echo "(cd $$module && $(GO) test -timeout 20m $$pattern)"; \
-		(cd "$$module" && $(GO) test -timeout 20m $$pattern); \
+		(cd "$$module" && KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -timeout 20m $$pattern); \
 	done
 
 .PHONY: test-unit
