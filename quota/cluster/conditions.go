@@ -18,9 +18,12 @@ type conditionKey struct{ kind, key string }
 
 // conditions are a ledger's conditions for what it was settled by.
 func (u *Usage) conditions(o quota.Observed, l v1alpha1.DeviceLedgerStatus) []v1alpha1.LedgerCondition {
-	var out []v1alpha1.LedgerCondition
-	out = append(out, u.staleness()...)
-	slices.SortFunc(out, compareConditions)
+	charger := u.o.View.Charger()
+	if o.Quota == nil || charger == nil {
+		return l.Conditions
+	}
+	out := append(charger.Conditions(o.Quota, o, l.Conditions), u.staleness()...)
+	slices.SortStableFunc(out, compareConditions)
 	return out
 }
 
@@ -90,5 +93,5 @@ func describe(c v1alpha1.LedgerCondition) string {
 }
 
 func compareConditions(a, b v1alpha1.LedgerCondition) int {
-	return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Key, b.Key))
+	return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.Type, b.Type))
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -36,6 +37,9 @@ func (x *index) setObject(o *object) bool {
 	if changed {
 		x.charge(o)
 		x.recognise(o)
+		if old != nil {
+			x.recognise(old) // its controller may have been another pod
+		}
 	}
 	return changed
 }
@@ -71,9 +75,7 @@ func (x *index) removeObject(o *object) {
 	x.dropIfEmpty(o.project)
 	x.noteGone(o.uid)
 	if o.claim != nil {
-		if pod := x.ownerPod(o.claim); pod != nil {
-			x.setReplaced(pod, false)
-		}
+		x.recognise(o) // no longer
 	}
 }
 
@@ -154,13 +156,22 @@ func computeFor(charger *quota.Charger, o *object, q *quota.Quota, c cost) cost 
 	}
 	out := cost{account: c.account, quota: q, by: charger, known: c.known}
 	out.charge, out.computed = count(c.known)
-	if out.computed && c.known == nil && len(out.charge) > 0 {
+	if out.computed && c.known == nil {
 		// With nothing remembered the static worst case counts as computed. It must not be
 		// taken for a charge once known: a ledger may remember a real one.
-		_, out.computed = count(out.charge)
+		_, out.computed = count(anything(q))
 	}
 	if out.computed {
 		out.known = out.charge
+	}
+	return out
+}
+
+// anything is a remembered charge for every key of the quota.
+func anything(q *quota.Quota) corev1.ResourceList {
+	out := make(corev1.ResourceList, len(q.Keys))
+	for i := range q.Keys {
+		out[q.Keys[i].Name] = *resource.NewQuantity(1, resource.DecimalSI)
 	}
 	return out
 }
@@ -171,7 +182,9 @@ func computeFor(charger *quota.Charger, o *object, q *quota.Quota, c cost) cost 
 // reference has the pod's UID. Tenants can write annotations and references, not status.
 func (x *index) recognise(o *object) {
 	if o.pod != nil {
-		x.setReplaced(o, x.claimOf(o.pod) != nil)
+		if x.objects[o.uid] == o {
+			x.setReplaced(o, x.claimOf(o.pod) != nil)
+		}
 		return
 	}
 	if pod := x.ownerPod(o.claim); pod != nil {

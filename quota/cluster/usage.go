@@ -125,7 +125,7 @@ func (u *Usage) work(ctx context.Context, queue workqueue.TypedRateLimitingInter
 		again, err := u.reconcile(ctx, name)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			u.o.Log.Error(err, "quota not settled", "quota", name)
+			u.o.Log.V(1).Info("quota not settled, trying again", "quota", name, "err", err)
 			queue.AddRateLimited(name)
 		case err == nil:
 			queue.Forget(name)
