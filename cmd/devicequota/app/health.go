@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/devicequota/devicequota/webhooks"
 )
@@ -49,8 +50,7 @@ type selfCheck struct {
 	good time.Time
 }
 
-func newSelfCheck(o *Options) *selfCheck {
-	host := o.WebhookHost
+func newSelfCheck(o *Options, host string, port int) *selfCheck {
 	if host == "" {
 		host = "localhost"
 	}
@@ -63,7 +63,7 @@ func newSelfCheck(o *Options) *selfCheck {
 			VerifyConnection:   notEnded},
 	}
 	return &selfCheck{
-		url:       "https://" + net.JoinHostPort(host, strconv.Itoa(o.WebhookPort)) + webhooks.PathValidateClaim,
+		url:       "https://" + net.JoinHostPort(host, strconv.Itoa(port)) + webhooks.PathValidateClaim,
 		namespace: o.Namespace, versions: []string{"v1", "v1beta2", "v1beta1"},
 		client: &http.Client{Transport: transport, Timeout: 5 * time.Second},
 	}
@@ -128,4 +128,56 @@ func (c *selfCheck) ask(ctx context.Context, version string) error {
 		return fmt.Errorf("refused: %v", answer.Response)
 	}
 	return nil
+}
+
+// healthMux serves liveness and readiness.
+func healthMux(checks map[string]healthz.Checker) http.Handler {
+	mux := http.NewServeMux()
+	mount := func(path string, h *healthz.Handler) {
+		mux.Handle(path, http.StripPrefix(path, h))
+		mux.Handle(path+"/", http.StripPrefix(path, h))
+	}
+	alive := &healthz.Handler{Checks: map[string]healthz.Checker{"ping": healthz.Ping}}
+	mount("/livez", alive)
+	mount("/healthz", alive)
+	mount("/readyz", &healthz.Handler{Checks: checks})
+	return mux
+}
+
+// started calls once when all checks pass.
+type started struct {
+	checks map[string]healthz.Checker
+	call   func()
+}
+
+func (started) NeedLeaderElection() bool { return false }
+
+// Start asks the checks until they pass or ctx ends.
+func (s started) Start(ctx context.Context) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if s.pass(ctx) {
+				s.call()
+				return nil
+			}
+		}
+	}
+}
+
+func (s started) pass(ctx context.Context) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	for _, check := range s.checks {
+		if check(req) != nil {
+			return false
+		}
+	}
+	return true
 }

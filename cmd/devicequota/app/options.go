@@ -1,6 +1,7 @@
 package app
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/devicequota/devicequota/quota"
 	"github.com/devicequota/devicequota/webhooks"
 )
 
@@ -29,11 +31,23 @@ const (
 	PlatformKubernetes = "kubernetes"
 )
 
-// VersionAuto takes the most preferred version that the API server has.
-const VersionAuto = "auto"
+// Values of Options.TLSMode.
+const (
+	// TLSFiles takes the certificate from CertDir and follows changes of the files.
+	TLSFiles = "files"
+	// TLSSelfSigned keeps an authority and a certificate in a Secret that all replicas share.
+	TLSSelfSigned = "self-signed"
+)
 
-// MetricsOff as Options.MetricsAddress serves no metrics.
-const MetricsOff = "0"
+const (
+	// VersionAuto takes the most preferred version that the API server has.
+	VersionAuto = "auto"
+	// AddressOff serves nothing.
+	AddressOff = "0"
+
+	logJSON = "json"
+	logText = "text"
+)
 
 // Options of the manager. DefaultOptions returns the defaults; the zero value is not useful.
 type Options struct {
@@ -43,22 +57,25 @@ type Options struct {
 	// has to leave out the same ones.
 	ExemptNamespaces []string
 
-	// WebhookHost and WebhookPort are where the webhooks are served; an empty host is every address.
-	WebhookHost string
-	WebhookPort int
-	// CertDir holds the serving certificate CertName and KeyName; changed files are used at once.
-	CertDir, CertName, KeyName string
-	// SelfSigned writes a certificate of its own into CertDir, and the CA beside it as ca.crt, if there is none.
-	SelfSigned bool
-	// SelfSignedNames are the DNS names and addresses in that certificate.
-	SelfSignedNames []string
+	// WebhookAddress is the host and port that the webhooks are served on; an empty host is every address.
+	WebhookAddress string
+	// TLSMode says where certificates come from.
+	TLSMode string
+	// CertDir holds tls.crt and tls.key for TLSFiles.
+	CertDir string
+	// TLSSecret and TLSService, both in Namespace, are for TLSSelfSigned; so are the names of
+	// the webhook configurations whose caBundle is kept up to date.
+	TLSSecret, TLSService                          string
+	ValidatingConfiguration, MutatingConfiguration string
+	// TLSMinVersion is 1.2 or 1.3.
+	TLSMinVersion string
 
-	// HealthAddress serves /livez, /healthz and /readyz over HTTP; "0" serves none.
+	// HealthAddress serves /livez, /healthz and /readyz over HTTP; AddressOff serves none.
 	HealthAddress string
-	// MetricsAddress serves /metrics; "0" serves none.
+	// MetricsAddress serves /metrics; AddressOff serves none.
 	MetricsAddress string
-	// MetricsInsecure serves metrics over HTTP to everybody, else over HTTPS to those who may get /metrics.
-	MetricsInsecure bool
+	// MetricsSecure serves metrics over HTTPS to those who may get /metrics, else over HTTP to everybody.
+	MetricsSecure bool
 	// PprofAddress serves profiles; empty serves none. Profiles tell secrets: bind to loopback only.
 	PprofAddress string
 
@@ -77,19 +94,26 @@ type Options struct {
 	Platform   string
 	// ResourceAPIVersion is VersionAuto, v1, v1beta2 or v1beta1.
 	ResourceAPIVersion string
+	// Enforcement of quotas without the annotation.
+	Enforcement quota.Enforcement
 
 	AdminAccess webhooks.AdminAccessPolicy
-	// Schedulers are the users that make claims for pods with extended resources.
-	Schedulers []string
+	// Schedulers are the users that make claims for pods with extended resources,
+	// ClaimControllers those that make claims from templates.
+	Schedulers, ClaimControllers []string
 	// MaxInFlight bounds the admission requests that are decided at the same time.
 	MaxInFlight int
-	// AdmissionTimeout bounds one admission request.
-	AdmissionTimeout time.Duration
+	// WebhookTimeout bounds one admission request.
+	WebhookTimeout time.Duration
 
+	// LogFormat is json or text.
 	LogFormat string
 	LogLevel  int
 
-	// Started, if set, is called when the webhooks are served and the caches are filled.
+	// Version of a released binary; empty for what the build tells.
+	Version string
+
+	// Started, if set, is called once all readiness checks pass.
 	Started func()
 }
 
@@ -98,16 +122,16 @@ func DefaultOptions() Options {
 	return Options{
 		Namespace:        "devicequota-system",
 		ExemptNamespaces: []string{"kube-node-lease", "kube-public", "kube-system"},
-		WebhookPort:      9443, CertDir: "/var/run/devicequota/certs", CertName: "tls.crt", KeyName: "tls.key",
-		SelfSignedNames: []string{"localhost", "127.0.0.1"},
-		HealthAddress:   ":8081", MetricsAddress: ":8443",
+		WebhookAddress:   ":9443", TLSMode: TLSFiles, CertDir: "/var/run/devicequota/certs", TLSMinVersion: "1.2",
+		HealthAddress: ":8081", MetricsAddress: ":8443", MetricsSecure: true,
 		LeaderElect: true, LeaseName: "devicequota",
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
 		ShutdownDelay: 10 * time.Second, ShutdownTimeout: 30 * time.Second,
-		Allocation: AllocationOff, Platform: PlatformAuto, ResourceAPIVersion: VersionAuto,
+		Allocation: AllocationOff, Platform: PlatformAuto, ResourceAPIVersion: VersionAuto, Enforcement: quota.Enforce,
 		AdminAccess: webhooks.AdminAccessWarn, Schedulers: []string{webhooks.DefaultScheduler},
-		MaxInFlight: webhooks.DefaultMaxInFlight, AdmissionTimeout: webhooks.DefaultTimeout,
-		LogFormat: "json",
+		ClaimControllers: webhooks.DefaultClaimControllers(),
+		MaxInFlight:      webhooks.DefaultMaxInFlight, WebhookTimeout: webhooks.DefaultTimeout,
+		LogFormat: logJSON,
 	}
 }
 
@@ -115,90 +139,124 @@ func DefaultOptions() Options {
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Namespace, "namespace", o.Namespace, "namespace that the manager runs in; no quota covers it")
 	fs.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", o.ExemptNamespaces, "namespaces that no quota covers, by name; the webhook configuration has to leave out the same ones")
-	fs.StringVar(&o.WebhookHost, "webhook-host", o.WebhookHost, "address that the webhooks are served on; empty for every one")
-	fs.IntVar(&o.WebhookPort, "webhook-port", o.WebhookPort, "port that the webhooks are served on")
-	fs.StringVar(&o.CertDir, "cert-dir", o.CertDir, "folder with the webhooks' certificate and key; changed files are used without a restart")
-	fs.StringVar(&o.CertName, "cert-name", o.CertName, "file name of the certificate")
-	fs.StringVar(&o.KeyName, "key-name", o.KeyName, "file name of the key")
-	fs.BoolVar(&o.SelfSigned, "self-signed", o.SelfSigned, "write a certificate and its CA (ca.crt) into the certificate folder if there is none; for demos and tests")
-	fs.StringSliceVar(&o.SelfSignedNames, "self-signed-names", o.SelfSignedNames, "DNS names and IP addresses in the self-signed certificate")
-	fs.StringVar(&o.HealthAddress, "health-address", o.HealthAddress, `address of /livez and /readyz; "0" for none`)
-	fs.StringVar(&o.MetricsAddress, "metrics-address", o.MetricsAddress, `address of /metrics; "0" for none`)
-	fs.BoolVar(&o.MetricsInsecure, "metrics-insecure", o.MetricsInsecure, "serve metrics over HTTP and to everybody")
-	fs.StringVar(&o.PprofAddress, "pprof-address", o.PprofAddress, "address of profiles, for example 127.0.0.1:6060; empty for none")
+	fs.StringVar(&o.Allocation, "allocation", o.Allocation, "off, or all: allocate pending claims, for clusters without a DRA scheduler; never beside one")
+	fs.StringVar(&o.Platform, "platform", o.Platform, "auto, openshift or kubernetes")
+	fs.StringVar(&o.ResourceAPIVersion, "resource-api-version", o.ResourceAPIVersion, "version of resource.k8s.io to read: auto, v1, v1beta2 or v1beta1")
+	fs.StringVar((*string)(&o.Enforcement), "enforcement", string(o.Enforcement), "Enforce, Warn or Audit, for quotas without the annotation "+quota.EnforcementAnnotation)
+	fs.StringVar((*string)(&o.AdminAccess), "admin-access", string(o.AdminAccess), `what happens to those who ask for adminAccess without the verb "use" on adminaccess.devicequota.io: Allow, Warn or Deny`)
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "user names of the schedulers that make claims for pods with extended resources")
+	fs.StringSliceVar(&o.ClaimControllers, "claim-controllers", o.ClaimControllers, "user names of the controllers that make claims from templates")
+	fs.IntVar(&o.MaxInFlight, "max-in-flight", o.MaxInFlight, "admission requests that are decided at the same time; more are asked to retry")
+	fs.DurationVar(&o.WebhookTimeout, "webhook-timeout", o.WebhookTimeout, "how long an admission request may take; below the webhooks' timeoutSeconds")
+	o.addServingFlags(fs)
 	fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "run the reconcilers on one replica only; webhooks are served by all")
-	fs.StringVar(&o.LeaseName, "leader-elect-lease", o.LeaseName, "name of the lease")
+	fs.StringVar(&o.LeaseName, "leader-elect-lease-name", o.LeaseName, "name of the lease")
 	fs.DurationVar(&o.LeaseDuration, "leader-elect-lease-duration", o.LeaseDuration, "how long a lease is respected that is not renewed")
 	fs.DurationVar(&o.RenewDeadline, "leader-elect-renew-deadline", o.RenewDeadline, "how long the leader tries to renew before it gives up")
 	fs.DurationVar(&o.RetryPeriod, "leader-elect-retry-period", o.RetryPeriod, "time between two tries")
 	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay", o.ShutdownDelay, "how long webhooks are still served after SIGTERM, while readiness is withdrawn")
 	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "how long the rest of the shutdown may take")
-	fs.StringVar(&o.Allocation, "allocation", o.Allocation, "off, or all: allocate pending claims, for clusters without a DRA scheduler; never beside one")
-	fs.StringVar(&o.Platform, "platform", o.Platform, "auto, openshift or kubernetes")
-	fs.StringVar(&o.ResourceAPIVersion, "resource-api-version", o.ResourceAPIVersion, "version of resource.k8s.io to read: auto, v1, v1beta2 or v1beta1")
-	fs.StringVar((*string)(&o.AdminAccess), "admin-access", string(o.AdminAccess), `what happens to those who ask for adminAccess without the verb "use" on adminaccess.devicequota.io: Allow, Warn or Deny`)
-	fs.StringSliceVar(&o.Schedulers, "scheduler-name", o.Schedulers, "user names of the schedulers that make claims for pods with extended resources")
-	fs.IntVar(&o.MaxInFlight, "max-in-flight", o.MaxInFlight, "admission requests that are decided at the same time; more are asked to retry")
-	fs.DurationVar(&o.AdmissionTimeout, "admission-timeout", o.AdmissionTimeout, "how long an admission request may take; below the webhooks' timeoutSeconds")
 	fs.StringVar(&o.LogFormat, "log-format", o.LogFormat, "json or text")
 	fs.IntVar(&o.LogLevel, "log-level", o.LogLevel, "0: refusals and state changes; 1: every admission; more: details")
 }
 
-// Validate returns everything that is wrong, with the flags' names.
-func (o *Options) Validate() error {
-	var errs []error
-	bad := func(flag, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
-	}
-	choice := func(flag, value string, valid ...string) {
-		if !slices.Contains(valid, value) {
-			bad(flag, "%q: want %s", value, strings.Join(valid, ", "))
-		}
-	}
-	choice("allocation", o.Allocation, AllocationOff, AllocationAll)
-	choice("platform", o.Platform, PlatformAuto, PlatformOpenShift, PlatformKubernetes)
-	choice("resource-api-version", o.ResourceAPIVersion, VersionAuto, "v1", "v1beta2", "v1beta1")
-	choice("admin-access", string(o.AdminAccess), string(webhooks.AdminAccessAllow), string(webhooks.AdminAccessWarn), string(webhooks.AdminAccessDeny))
-	choice("log-format", o.LogFormat, "json", "text")
-	for _, ns := range append([]string{o.Namespace}, o.ExemptNamespaces...) {
-		if msgs := validation.IsDNS1123Label(ns); len(msgs) > 0 {
-			bad("exempt-namespaces", "%q: %s", ns, msgs[0])
-		}
-	}
-	if o.WebhookPort < 1 || o.WebhookPort > 65535 {
-		bad("webhook-port", "%d: want 1 to 65535", o.WebhookPort)
-	}
-	for flag, address := range map[string]string{"health-address": o.HealthAddress, "metrics-address": o.MetricsAddress, "pprof-address": o.PprofAddress} {
-		if address == "" && flag == "pprof-address" || address == MetricsOff {
-			continue
-		}
-		if _, _, err := net.SplitHostPort(address); err != nil {
-			bad(flag, "%v", err)
-		}
-	}
-	if o.CertDir == "" {
-		bad("cert-dir", "is required")
-	}
-	o.validateTimes(bad)
-	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-	return errors.Join(errs...)
+func (o *Options) addServingFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.WebhookAddress, "webhook-bind-address", o.WebhookAddress, "address that the webhooks are served on")
+	fs.StringVar(&o.TLSMode, "tls-mode", o.TLSMode, "files: the certificate is in --cert-dir; self-signed: it is made, kept in --tls-secret and renewed")
+	fs.StringVar(&o.CertDir, "cert-dir", o.CertDir, "folder with tls.crt and tls.key; changed files are used without a restart")
+	fs.StringVar(&o.TLSSecret, "tls-secret", o.TLSSecret, "Secret in --namespace that keeps the self-signed certificate")
+	fs.StringVar(&o.TLSService, "tls-service", o.TLSService, "Service in --namespace that the self-signed certificate is for")
+	fs.StringVar(&o.ValidatingConfiguration, "validating-webhook-configuration", o.ValidatingConfiguration, "webhook configuration that gets the self-signed certificate's authority")
+	fs.StringVar(&o.MutatingConfiguration, "mutating-webhook-configuration", o.MutatingConfiguration, "webhook configuration that gets the self-signed certificate's authority")
+	fs.StringVar(&o.TLSMinVersion, "tls-min-version", o.TLSMinVersion, "1.2 or 1.3")
+	fs.StringVar(&o.HealthAddress, "health-probe-bind-address", o.HealthAddress, `address of /livez and /readyz; "0" for none`)
+	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", o.MetricsAddress, `address of /metrics; "0" for none`)
+	fs.BoolVar(&o.MetricsSecure, "metrics-secure", o.MetricsSecure, "serve metrics over HTTPS, to those who may get /metrics")
+	fs.StringVar(&o.PprofAddress, "pprof-bind-address", o.PprofAddress, "address of profiles, for example 127.0.0.1:6060; empty for none")
 }
 
-func (o *Options) validateTimes(bad func(flag, format string, args ...any)) {
-	if o.LeaderElect && !(o.RetryPeriod > 0 && o.RetryPeriod < o.RenewDeadline && o.RenewDeadline < o.LeaseDuration) {
-		bad("leader-elect-lease-duration", "want retry period %v < renew deadline %v < lease duration %v", o.RetryPeriod, o.RenewDeadline, o.LeaseDuration)
+// Validate returns everything that is wrong, with the flags' names, sorted.
+func (o *Options) Validate() error {
+	p := &problems{}
+	p.choice("allocation", o.Allocation, AllocationOff, AllocationAll)
+	p.choice("platform", o.Platform, PlatformAuto, PlatformOpenShift, PlatformKubernetes)
+	p.choice("resource-api-version", o.ResourceAPIVersion, VersionAuto, "v1", "v1beta2", "v1beta1")
+	p.choice("enforcement", string(o.Enforcement), string(quota.Enforce), string(quota.Warn), string(quota.Audit))
+	p.choice("admin-access", string(o.AdminAccess), string(webhooks.AdminAccessAllow), string(webhooks.AdminAccessWarn), string(webhooks.AdminAccessDeny))
+	p.choice("log-format", o.LogFormat, logJSON, logText)
+	p.choice("tls-mode", o.TLSMode, TLSFiles, TLSSelfSigned)
+	p.choice("tls-min-version", o.TLSMinVersion, "1.2", "1.3")
+	p.namespace("namespace", o.Namespace)
+	for _, ns := range o.ExemptNamespaces {
+		p.namespace("exempt-namespaces", ns)
+	}
+	p.address("webhook-bind-address", o.WebhookAddress)
+	if o.HealthAddress != AddressOff {
+		p.address("health-probe-bind-address", o.HealthAddress)
+	}
+	if o.MetricsAddress != AddressOff {
+		p.address("metrics-bind-address", o.MetricsAddress)
+	}
+	if o.PprofAddress != "" {
+		p.address("pprof-bind-address", o.PprofAddress)
+	}
+	if o.TLSMode == TLSFiles {
+		p.required("cert-dir", o.CertDir)
+	} else {
+		p.required("tls-secret", o.TLSSecret)
+		p.required("tls-service", o.TLSService)
+	}
+	o.validateNumbers(p)
+	slices.SortFunc(p.errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(p.errs...)
+}
+
+func (o *Options) validateNumbers(p *problems) {
+	if o.LeaderElect && (o.RetryPeriod <= 0 || o.RetryPeriod >= o.RenewDeadline || o.RenewDeadline >= o.LeaseDuration) {
+		p.bad("leader-elect-lease-duration", "want retry period %v < renew deadline %v < lease duration %v", o.RetryPeriod, o.RenewDeadline, o.LeaseDuration)
 	}
 	if o.ShutdownDelay < 0 {
-		bad("shutdown-delay", "%v: must not be negative", o.ShutdownDelay)
+		p.bad("shutdown-delay", "%v: must not be negative", o.ShutdownDelay)
 	}
 	if o.ShutdownTimeout <= 0 {
-		bad("shutdown-timeout", "%v: must be positive", o.ShutdownTimeout)
+		p.bad("shutdown-timeout", "%v: must be positive", o.ShutdownTimeout)
 	}
 	if o.MaxInFlight < 1 {
-		bad("max-in-flight", "%d: must be positive", o.MaxInFlight)
+		p.bad("max-in-flight", "%d: must be positive", o.MaxInFlight)
 	}
-	if o.AdmissionTimeout <= 0 || o.AdmissionTimeout >= 30*time.Second {
-		bad("admission-timeout", "%v: want more than 0 and less than 30s", o.AdmissionTimeout)
+	if o.WebhookTimeout <= 0 || o.WebhookTimeout >= 30*time.Second {
+		p.bad("webhook-timeout", "%v: want more than 0 and less than 30s", o.WebhookTimeout)
+	}
+}
+
+// problems collects what is wrong with flags.
+type problems struct{ errs []error }
+
+func (p *problems) bad(flag, format string, args ...any) {
+	p.errs = append(p.errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
+}
+
+func (p *problems) choice(flag, value string, valid ...string) {
+	if !slices.Contains(valid, value) {
+		p.bad(flag, "%q: want %s", value, strings.Join(valid, ", "))
+	}
+}
+
+func (p *problems) required(flag, value string) {
+	if value == "" {
+		p.bad(flag, "is required")
+	}
+}
+
+func (p *problems) namespace(flag, value string) {
+	if msgs := validation.IsDNS1123Label(value); len(msgs) > 0 {
+		p.bad(flag, "%q: %s", value, msgs[0])
+	}
+}
+
+func (p *problems) address(flag, value string) {
+	if _, _, err := net.SplitHostPort(value); err != nil {
+		p.bad(flag, "%v", err)
 	}
 }
 
@@ -207,4 +265,11 @@ func (o *Options) exempt() []string {
 	all := append([]string{o.Namespace}, o.ExemptNamespaces...)
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+func (o *Options) minTLS(c *tls.Config) {
+	c.MinVersion = tls.VersionTLS12
+	if o.TLSMinVersion == "1.3" {
+		c.MinVersion = tls.VersionTLS13
+	}
 }

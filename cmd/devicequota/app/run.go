@@ -2,8 +2,8 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -17,10 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -34,6 +32,7 @@ import (
 	"github.com/devicequota/devicequota/quota/ledger"
 	"github.com/devicequota/devicequota/quota/v1alpha1"
 	"github.com/devicequota/devicequota/webhooks"
+	"github.com/devicequota/devicequota/webhooks/certs"
 )
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=devicequota-system,verbs=get;create;update
@@ -61,10 +60,15 @@ type instance struct {
 	config   *rest.Config
 	mgr      manager.Manager
 	client   client.WithWatch
+	set      kubernetes.Interface
 	api      *devices.API
 	platform cluster.Platform
 	registry *prometheus.Registry
 	draining draining
+	certs    certs.Source
+	// host and port of the webhooks
+	host string
+	port int
 
 	source *devices.Source
 	store  *cluster.Store
@@ -81,13 +85,8 @@ func NewScheme() (*runtime.Scheme, error) {
 
 // build makes all parts and adds them to the manager; nothing runs yet.
 func build(ctx context.Context, o *Options, cfg *rest.Config) (*instance, error) {
-	if o.SelfSigned {
-		if err := ensureSelfSigned(o, time.Now()); err != nil {
-			return nil, fmt.Errorf("self-signed certificate: %w", err)
-		}
-	}
 	i := &instance{o: o, config: cfg}
-	for _, phase := range []func(context.Context) error{i.connect, i.newManager, i.newLedger, i.addReconcilers, i.addWebhooks, i.addChecks, i.addServers} {
+	for _, phase := range []func(context.Context) error{i.connect, i.newCertificates, i.newManager, i.newLedger, i.addReconcilers, i.addWebhooks, i.addServers} {
 		if err := phase(ctx); err != nil {
 			return nil, err
 		}
@@ -125,31 +124,64 @@ func (i *instance) connect(ctx context.Context) error {
 	return err
 }
 
-func (i *instance) newManager(ctx context.Context) error {
+// newCertificates makes the source that all servers take their certificate from.
+func (i *instance) newCertificates(ctx context.Context) error {
 	var err error
+	if i.registry, err = newRegistry(Version(i.o.Version)); err != nil {
+		return err
+	}
+	if i.set, err = kubernetes.NewForConfig(i.config); err != nil {
+		return err
+	}
+	if i.o.TLSMode == TLSFiles {
+		i.certs, err = certs.FromFiles(i.o.CertDir)
+	} else {
+		i.certs, err = certs.New(i.set, certs.Options{Namespace: i.o.Namespace, Secret: i.o.TLSSecret, Service: i.o.TLSService,
+			Validating: named(i.o.ValidatingConfiguration), Mutating: named(i.o.MutatingConfiguration), Logger: log.FromContext(ctx).WithName("certs")})
+	}
+	if err != nil {
+		return err
+	}
+	return i.registry.Register(certs.Collector(i.certs))
+}
+
+// named returns the name as list, empty when there is none.
+func named(name string) []string {
+	if name == "" {
+		return nil
+	}
+	return []string{name}
+}
+
+func (i *instance) newManager(ctx context.Context) error {
+	host, port, err := net.SplitHostPort(i.o.WebhookAddress)
+	if err != nil {
+		return err
+	}
+	i.host = host
+	if i.port, err = net.LookupPort("tcp", port); err != nil {
+		return err
+	}
 	i.mgr, err = ctrl.NewManager(i.config, ctrl.Options{
-		Scheme:      i.client.Scheme(),
-		Logger:      log.FromContext(ctx),
-		BaseContext: func() context.Context { return context.WithoutCancel(ctx) },
-		Metrics:     metricsserver.Options{BindAddress: MetricsOff}, // see metricsServer
+		Scheme:                 i.client.Scheme(),
+		Logger:                 log.FromContext(ctx),
+		BaseContext:            func() context.Context { return context.WithoutCancel(ctx) },
+		Metrics:                metricsserver.Options{BindAddress: AddressOff}, // see metricsServer
+		HealthProbeBindAddress: AddressOff,                                     // see addServers
 		WebhookServer: webhook.NewServer(webhook.Options{
-			Host: i.o.WebhookHost, Port: i.o.WebhookPort, CertDir: i.o.CertDir, CertName: i.o.CertName, KeyName: i.o.KeyName,
-		}),
-		HealthProbeBindAddress: i.o.HealthAddress,
-		LeaderElection:         i.o.LeaderElect, LeaderElectionID: i.o.LeaseName, LeaderElectionNamespace: i.o.Namespace,
+			Host: i.host, Port: i.port, TLSOpts: []func(*tls.Config){i.o.minTLS, i.certs.Configure}}),
+		LeaderElection: i.o.LeaderElect, LeaderElectionID: i.o.LeaseName, LeaderElectionNamespace: i.o.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &i.o.LeaseDuration, RenewDeadline: &i.o.RenewDeadline, RetryPeriod: &i.o.RetryPeriod,
 		GracefulShutdownTimeout: &i.o.ShutdownTimeout,
-		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return i.mgr.Add(i.certs)
 }
 
 func (i *instance) newLedger(ctx context.Context) error {
-	var err error
-	if i.registry, err = newRegistry(); err != nil {
-		return err
-	}
 	recorder, err := newLedgerMetrics(i.registry)
 	if err != nil {
 		return err
@@ -179,7 +211,16 @@ func (i *instance) addReconcilers(ctx context.Context) error {
 	usage := cluster.NewUsage(cluster.UsageOptions{
 		View: i.view, Store: i.store, Ledger: i.ledger, Projection: projection,
 		Recorder: i.mgr.GetEventRecorder("devicequota"), Log: logger.WithName("usage")})
-	return addAll(i.mgr, projection, usage)
+	if err := addAll(i.mgr, projection, usage); err != nil || i.o.Allocation == AllocationOff {
+		return err
+	}
+	allocation, err := devices.NewAllocation(devices.AllocationOptions{
+		Client: i.client, API: i.api, Source: i.source, Allocator: allocator.Options{Features: allocator.DefaultFeatures()},
+		Recorder: i.mgr.GetEventRecorder("devicequota"), Log: logger.WithName("allocation")})
+	if err != nil {
+		return err
+	}
+	return i.mgr.Add(allocation)
 }
 
 func addAll(mgr manager.Manager, runnables ...manager.Runnable) error {
@@ -196,22 +237,18 @@ func (i *instance) addWebhooks(context.Context) error {
 	if err != nil {
 		return err
 	}
-	set, err := kubernetes.NewForConfig(i.config)
-	if err != nil {
-		return err
-	}
 	objects := objects{client: i.client, api: i.api, view: i.view, store: i.store}
 	deps := webhooks.Deps{
 		Admitter: i.ledger, Coverage: objects, Devices: i.view, Objects: objects, Usage: objects,
 		Explainer: webhooks.DeviceExplainer{Inventory: i.inventory},
-		Access:    webhooks.NewAccessReviews(set.AuthorizationV1().SubjectAccessReviews(), clock.RealClock{}),
+		Access:    webhooks.NewAccessReviews(i.set.AuthorizationV1().SubjectAccessReviews(), clock.RealClock{}),
 		Recorder:  recorder,
 		Ready:     func() error { return i.view.Ready(nil) },
 	}
 	options := webhooks.Options{
 		AdminAccess: i.o.AdminAccess, Schedulers: i.o.Schedulers, ExemptNamespaces: i.o.exempt(),
 		PlatformKeys: i.onOpenShift(), PlatformQuota: i.onOpenShift(),
-		MaxInFlight: i.o.MaxInFlight, Timeout: i.o.AdmissionTimeout,
+		MaxInFlight: i.o.MaxInFlight, Timeout: i.o.WebhookTimeout, ClaimControllers: i.o.ClaimControllers,
 	}
 	for path, hook := range webhooks.Webhooks(deps, options) {
 		i.mgr.GetWebhookServer().Register(path, hook)
@@ -229,33 +266,34 @@ func (i *instance) inventory() *allocator.Inventory {
 
 func (i *instance) checks() map[string]healthz.Checker {
 	return map[string]healthz.Checker{
-		"draining": i.draining.check,
-		"caches":   i.view.Ready,
-		"server":   i.mgr.GetWebhookServer().StartedChecker(),
-		"webhooks": newSelfCheck(i.o).check,
+		"draining":     i.draining.check,
+		"caches":       i.view.Ready,
+		"server":       i.mgr.GetWebhookServer().StartedChecker(),
+		"certificates": i.certs.Ready,
+		"webhooks":     newSelfCheck(i.o, i.host, i.port).check,
 	}
 }
 
-func (i *instance) addChecks(context.Context) error {
-	if err := i.mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return err
-	}
+// addServers adds health, metrics and profiles. Two managers can run in one process, so
+// nothing global is served but controller-runtime's own metrics.
+func (i *instance) addServers(ctx context.Context) error {
 	checks := i.checks()
-	for name, check := range checks {
-		if err := i.mgr.AddReadyzCheck(name, check); err != nil {
+	if i.o.Started != nil {
+		if err := i.mgr.Add(started{checks: checks, call: i.o.Started}); err != nil {
 			return err
 		}
 	}
-	if i.o.Started == nil {
-		return nil
+	if i.o.HealthAddress != AddressOff {
+		if err := i.mgr.Add(everywhere{"health", i.o.HealthAddress, healthMux(checks)}); err != nil {
+			return err
+		}
 	}
-	return i.mgr.Add(started{checks: checks, call: i.o.Started})
-}
-
-func (i *instance) addServers(ctx context.Context) error {
-	if i.o.MetricsAddress != MetricsOff {
+	if i.o.MetricsAddress != AddressOff {
+		config := &tls.Config{} //nolint:gosec // minTLS sets the version
+		i.o.minTLS(config)
+		i.certs.Configure(config)
 		err := i.mgr.Add(&metricsServer{o: i.o, config: i.config, client: i.mgr.GetHTTPClient(), registry: i.registry,
-			log: log.FromContext(ctx).WithName("metrics")})
+			tls: config, log: log.FromContext(ctx).WithName("metrics")})
 		if err != nil {
 			return err
 		}
@@ -267,63 +305,13 @@ func (i *instance) addServers(ctx context.Context) error {
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return i.mgr.Add(everywhere{func(ctx context.Context) error {
-		listener, err := net.Listen("tcp", i.o.PprofAddress)
-		if err != nil {
-			return fmt.Errorf("pprof: %w", err)
-		}
-		return serve(ctx, listener, mux)
-	}})
-}
-
-// everywhere runs on each replica.
-type everywhere struct{ run func(context.Context) error }
-
-func (everywhere) NeedLeaderElection() bool          { return false }
-func (e everywhere) Start(ctx context.Context) error { return e.run(ctx) }
-
-// started calls once when all checks pass.
-type started struct {
-	checks map[string]healthz.Checker
-	call   func()
-}
-
-func (started) NeedLeaderElection() bool { return false }
-
-// Start asks the checks until they pass or ctx ends.
-func (s started) Start(ctx context.Context) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			if s.pass(ctx) {
-				s.call()
-				return nil
-			}
-		}
-	}
-}
-
-func (s started) pass(ctx context.Context) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz", http.NoBody)
-	if err != nil {
-		return false
-	}
-	for _, check := range s.checks {
-		if check(req) != nil {
-			return false
-		}
-	}
-	return true
+	return i.mgr.Add(everywhere{"pprof", i.o.PprofAddress, mux})
 }
 
 // run runs the manager until ctx ends and the drain is over.
 func (i *instance) run(ctx context.Context) error {
 	logger := log.FromContext(ctx)
-	logger.Info("starting", "version", Version(), "platform", i.platform, "resourceAPIVersion", i.api.Version, "allocation", i.o.Allocation)
+	logger.Info("starting", "version", Version(i.o.Version), "platform", i.platform, "resourceAPIVersion", i.api.Version, "allocation", i.o.Allocation)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	done := make(chan error, 1)

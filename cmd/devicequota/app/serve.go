@@ -2,15 +2,9 @@ package app
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"time"
@@ -33,6 +27,7 @@ type metricsServer struct {
 	config   *rest.Config
 	client   *http.Client
 	registry *prometheus.Registry
+	tls      *tls.Config
 	log      logr.Logger
 }
 
@@ -47,7 +42,7 @@ func (s *metricsServer) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
-	if !s.o.MetricsInsecure {
+	if s.o.MetricsSecure {
 		filter, err := filters.WithAuthenticationAndAuthorization(s.config, s.client)
 		if err != nil {
 			return errors.Join(err, listener.Close())
@@ -55,11 +50,7 @@ func (s *metricsServer) Start(ctx context.Context) error {
 		if handler, err = filter(s.log, handler); err != nil {
 			return errors.Join(err, listener.Close())
 		}
-		cert, err := scrapeCertificate(time.Now())
-		if err != nil {
-			return errors.Join(err, listener.Close())
-		}
-		listener = tls.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}})
+		listener = tls.NewListener(listener, s.tls)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", handler)
@@ -86,27 +77,28 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return err
 }
 
-// scrapeCertificate is for the metrics alone. Scrapers authenticate by token and do not
-// verify it, as is the habit of controller-runtime's metrics server.
-func scrapeCertificate(now time.Time) (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// everywhere serves HTTP on each replica.
+type everywhere struct {
+	name, address string
+	handler       http.Handler
+}
+
+// NeedLeaderElection is false.
+func (everywhere) NeedLeaderElection() bool { return false }
+
+// Start serves until ctx ends.
+func (e everywhere) Start(ctx context.Context) error {
+	listener, err := net.Listen("tcp", e.address)
 	if err != nil {
-		return tls.Certificate{}, err
+		return fmt.Errorf("%s: %w", e.name, err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "devicequota-metrics"},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(10 * selfSignedFor), DNSNames: []string{"localhost"},
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+	return serve(ctx, listener, e.handler)
 }
 
 // newRegistry returns the registry of one manager, with what tells its version.
-func newRegistry() (*prometheus.Registry, error) {
+func newRegistry(version string) (*prometheus.Registry, error) {
 	r := prometheus.NewRegistry()
 	info := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "devicequota_build_info", Help: "1, with the version as label.",
-		ConstLabels: prometheus.Labels{"version": Version()}}, func() float64 { return 1 })
+		ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 })
 	return r, r.Register(info)
 }

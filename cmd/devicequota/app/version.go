@@ -1,10 +1,18 @@
 package app
 
-import "runtime/debug"
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
 
-// Version returns the version that the binary was built from: the module's, or the commit's
-// when it was built from a checkout.
-func Version() string {
+// Version returns the version: the released one if there is one, else the module's, else the
+// commit that the binary was built from.
+func Version(released string) string {
+	if released != "" {
+		return released
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
@@ -25,4 +33,18 @@ func Version() string {
 		return "devel"
 	}
 	return revision[:min(12, len(revision))] + dirty
+}
+
+// VersionText returns the version for people, or as JSON.
+func VersionText(released, output string) (string, error) {
+	v := Version(released)
+	switch output {
+	case "":
+		return "devicequota " + v + "\n", nil
+	case "json":
+		b, err := json.MarshalIndent(map[string]string{"version": v, "goVersion": runtime.Version(),
+			"platform": runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
+		return string(b) + "\n", err
+	}
+	return "", fmt.Errorf("output %q: want json or nothing", output)
 }
