@@ -1,14 +1,12 @@
 package ledger
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
-
-	"github.com/devicequota/devicequota/quota"
-	"github.com/devicequota/devicequota/quota/v1alpha1"
 )
 
 // Defaults of Options.
@@ -59,23 +57,52 @@ type Ledger struct {
 	mu sync.Mutex // protects following
 	// quota name -> account
 	accounts map[string]*account
+	rand     *rand.Rand
 }
 
-// Conditions computes a ledger's conditions from what it was settled by. Transition times
-// need not be set: a condition whose status did not change keeps its own.
-type Conditions func(o quota.Observed, l v1alpha1.DeviceLedgerStatus) []v1alpha1.LedgerCondition
+// New returns a Ledger over a Store and a View.
+func New(s Store, v View, o Options) *Ledger {
+	o = o.withDefaults()
+	return &Ledger{
+		store: s, view: v, o: o, accounts: map[string]*account{}, rand: rand.New(o.Rand),
+		live: &observer{view: v, clock: o.Clock, interval: o.LiveInterval, timeout: o.StoreTimeout, recorder: o.Recorder},
+	}
+}
 
-// Settled is the result of a Settle.
-type Settled struct {
-	// Observed is what the ledger was recounted from: the one source for totals and projects.
-	Observed quota.Observed
-	// Source of Observed.
-	Source Source
-	// Ledger as stored; nil when there is neither a quota nor a ledger of that name.
-	Ledger *v1alpha1.DeviceLedger
-	// Written tells whether something had changed.
-	Written bool
-	// Again is when the ledger wants to be settled again without any event, because holds or
-	// the rebuilding mark grow old; 0 when it does not.
-	Again time.Duration
+func (o Options) withDefaults() Options {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Recorder == nil {
+		o.Recorder = nobody{}
+	}
+	if o.Rand == nil {
+		o.Rand = rand.NewPCG(rand.Uint64(), rand.Uint64())
+	}
+	o.HoldAge = cmp.Or(o.HoldAge, DefaultHoldAge)
+	o.Wait = cmp.Or(o.Wait, DefaultWait)
+	o.LiveInterval = cmp.Or(o.LiveInterval, DefaultLiveInterval)
+	o.MaxBatch = cmp.Or(o.MaxBatch, DefaultMaxBatch)
+	o.MaxHolds = cmp.Or(o.MaxHolds, DefaultMaxHolds)
+	o.StoreTimeout = cmp.Or(o.StoreTimeout, DefaultStoreTimeout)
+	return o
+}
+
+// account returns the account of a quota, a new one when there is none.
+func (l *Ledger) account(name string) *account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.accounts[name]
+	if a == nil {
+		a = &account{l: l, name: name}
+		l.accounts[name] = a
+	}
+	return a
+}
+
+// jitter returns a random duration below limit.
+func (l *Ledger) jitter(limit time.Duration) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Duration(l.rand.Int64N(int64(limit)))
 }

@@ -1,0 +1,277 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+)
+
+// maxFailures is how many calls of the store may fail in one commit before it is an outage.
+const maxFailures = 3
+
+// entry is one request, or one settle, that waits for an account's committer.
+type entry struct {
+	ctx context.Context
+	// arrived orders the queue.
+	arrived time.Time
+	// sight is the live observation that the caller waited for; nil when it did not.
+	sight *sight
+	// done receives exactly one outcome, unless ctx ends before the entry is decided.
+	done chan outcome
+
+	// request is nil for a settle.
+	request *Request
+	hold    v1alpha1.Hold
+	// quota that the hold's charge was computed for.
+	quota *quota.Quota
+
+	// conditions of a settle; may be nil.
+	conditions Conditions
+}
+
+// enforced returns true if the entry's quota may refuse it.
+func (e *entry) enforced() bool {
+	return e.quota.Enforcement == quota.Enforce || e.quota.Enforcement == ""
+}
+
+// submit queues the entry and waits for its outcome or the end of ctx.
+func (a *account) submit(e *entry) (outcome, error) {
+	e.done = make(chan outcome, 1)
+	a.mu.Lock()
+	i := len(a.queue)
+	for i > 0 && a.queue[i-1].arrived.After(e.arrived) {
+		i--
+	}
+	a.queue = append(a.queue, nil)
+	copy(a.queue[i+1:], a.queue[i:])
+	a.queue[i] = e
+	start := !a.committing
+	a.committing = true
+	a.mu.Unlock()
+	if start {
+		go a.run()
+	}
+	select {
+	case out := <-e.done:
+		return out, out.err
+	case <-e.ctx.Done():
+		return outcome{}, e.ctx.Err()
+	}
+}
+
+// run is the committer: it commits batches until nothing waits.
+func (a *account) run() {
+	for {
+		batch := a.take()
+		if len(batch) == 0 {
+			return
+		}
+		a.commit(batch)
+	}
+}
+
+// take returns the next batch; an empty one ends the committer.
+func (a *account) take() []*entry {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := min(len(a.queue), a.l.o.MaxBatch)
+	if n == 0 {
+		a.committing = false
+		a.queue = nil
+		return nil
+	}
+	batch := a.queue[:n:n]
+	a.queue = a.queue[n:]
+	return batch
+}
+
+// waiting returns the entries whose callers still wait.
+func waiting(batch []*entry) []*entry {
+	out := batch[:0]
+	for _, e := range batch {
+		if e.ctx.Err() == nil {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// together returns a context for the whole batch: it ends when all its callers have left.
+func together(batch []*entry) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(batch[0].ctx))
+	var left atomic.Int64
+	left.Store(int64(len(batch)))
+	stops := make([]func() bool, len(batch))
+	for i, e := range batch {
+		stops[i] = context.AfterFunc(e.ctx, func() {
+			if left.Add(-1) == 0 {
+				cancel()
+			}
+		})
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel()
+	}
+}
+
+// commit decides the batch and writes the ledger once, again after each conflict, until
+// every entry has its outcome or has left.
+func (a *account) commit(batch []*entry) {
+	ctx, stop := together(batch)
+	defer stop()
+	var base *v1alpha1.DeviceLedger
+	live := false
+	failures := 0
+	for try := 0; ; try++ {
+		a.backoff(ctx, try)
+		if batch = waiting(batch); len(batch) == 0 {
+			return
+		}
+		var err error
+		if base == nil {
+			base, live, err = a.read(ctx, try > 0)
+		}
+		if err == nil {
+			p := a.newPlan(base, batch)
+			if !p.changed() && (live || len(p.added) == 0) {
+				a.answer(batch, p)
+				return
+			}
+			if err = a.write(ctx, p); err == nil {
+				a.answer(batch, p)
+				return
+			}
+		}
+		switch {
+		case errors.Is(err, errGone):
+			a.fail(batch, outcome{result: gone})
+			return
+		case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
+			base = nil
+		case errors.Is(err, ErrThrottled):
+			// Nothing was written: the same base may still be the newest.
+		default:
+			// A write may have been stored all the same: a live read tells.
+			base = nil
+			if failures++; failures >= maxFailures {
+				a.fail(batch, outcome{err: err})
+				return
+			}
+		}
+	}
+}
+
+// backoff waits before the next try, longer after each, at random.
+func (a *account) backoff(ctx context.Context, try int) {
+	if try == 0 {
+		return
+	}
+	limit := min(4*time.Millisecond<<min(try, 6), 200*time.Millisecond)
+	sleep(ctx, a.l.o.Clock, a.l.jitter(limit))
+}
+
+// answer gives every entry its outcome.
+func (a *account) answer(batch []*entry, p *plan) {
+	for i, e := range batch {
+		out := p.outcomes[i]
+		out.ledger = p.next
+		e.done <- out
+	}
+}
+
+// fail gives every entry the same outcome.
+func (a *account) fail(batch []*entry, out outcome) {
+	for _, e := range batch {
+		e.done <- out
+	}
+}
+
+// read returns the newest ledger that this replica knows, or the stored one if live, and
+// whether it is that. A ledger that is missing is created.
+func (a *account) read(ctx context.Context, live bool) (*v1alpha1.DeviceLedger, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.l.o.StoreTimeout)
+	defer cancel()
+	if !live {
+		l, err := a.l.store.Get(ctx, a.name)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return nil, false, err
+		}
+		if err != nil {
+			l = nil
+		}
+		if l = a.newest(l); l != nil {
+			a.see(l, true)
+			return l, false, nil
+		}
+	}
+	l, err := a.l.store.GetLive(ctx, a.name)
+	if errors.Is(err, ErrNotFound) {
+		a.forget()
+		l, err = a.create(ctx)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	a.see(l, true)
+	return l, true, nil
+}
+
+// write stores the plan.
+func (a *account) write(ctx context.Context, p *plan) error {
+	ctx, cancel := context.WithTimeout(ctx, a.l.o.StoreTimeout)
+	defer cancel()
+	if p.next.DeletionTimestamp == nil {
+		finalize(p.next)
+	}
+	begun := a.l.o.Clock.Now()
+	stored, err := a.l.store.Update(ctx, p.next)
+	a.l.o.Recorder.Put(putResult(err), a.l.o.Clock.Since(begun))
+	if err != nil {
+		return err
+	}
+	a.record(p, stored)
+	p.next = stored
+	for i := range p.outcomes {
+		p.outcomes[i].written = true
+	}
+	return nil
+}
+
+// record remembers what was written, and tells the recorder.
+func (a *account) record(p *plan, stored *v1alpha1.DeviceLedger) {
+	r := a.l.o.Recorder
+	var seen map[types.UID]bool
+	if p.look != nil {
+		seen = p.look.Present
+		r.Settled(p.look.source, a.lag(p))
+	}
+	r.Batch(len(p.added))
+	if p.aged > 0 {
+		r.Aged(p.aged)
+	}
+	a.remember(stored.UID, append(p.reinserted, p.added...), seen)
+	a.see(stored, true)
+	r.Account(a.name, a.state(stored))
+}
+
+func putResult(err error) PutResult {
+	switch {
+	case err == nil:
+		return PutStored
+	case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
+		return PutConflict
+	case errors.Is(err, ErrThrottled):
+		return PutThrottled
+	default:
+		return PutUnknown
+	}
+}

@@ -1,0 +1,62 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+)
+
+// errGone: there is neither a ledger nor a quota of that name.
+var errGone = errors.New("quota is gone")
+
+// create stores the ledger of a quota that has none, counted from a live observation. It is
+// marked as rebuilding: what was admitted to an earlier ledger may be on its way. The first
+// write ends that when the quota was younger than HoldAge when the ledger was created, both
+// by the API server's own timestamps: then there was no time for an earlier ledger.
+func (a *account) create(ctx context.Context) (*v1alpha1.DeviceLedger, error) {
+	q, err := a.l.view.Quota(ctx, a.name)
+	if err != nil {
+		return nil, err
+	}
+	if q == nil {
+		return nil, errGone
+	}
+	s, err := a.l.live.after(ctx, a.l.o.Clock.Now())
+	if err != nil {
+		return nil, err
+	}
+	l := &v1alpha1.DeviceLedger{ObjectMeta: metav1.ObjectMeta{Name: a.name}}
+	finalize(l)
+	holds := a.lost(l)
+	o := s.Observe(a.name, nil, wanted(holds, nil, nil))
+	if o.Quota == nil {
+		return nil, errGone
+	}
+	l.Status.Holds = holds
+	l.Status = quota.Settle(l.Status, o, func(types.UID) bool { return false })
+	l.Status.Rebuilding = true
+	stored, err := a.l.store.Create(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	a.remember(stored.UID, stored.Status.Holds, nil)
+	if age := stored.CreationTimestamp.Sub(o.Quota.Created); age < a.l.o.HoldAge {
+		a.mu.Lock()
+		a.young = versionOf(stored)
+		a.mu.Unlock()
+	}
+	return stored, nil
+}
+
+// finalize makes sure that the ledger stays until Remove.
+func finalize(l *v1alpha1.DeviceLedger) {
+	if !slices.Contains(l.Finalizers, v1alpha1.LedgerFinalizer) {
+		l.Finalizers = append(l.Finalizers, v1alpha1.LedgerFinalizer)
+	}
+}

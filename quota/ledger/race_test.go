@@ -1,0 +1,53 @@
+package ledger
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+)
+
+// claim returns an admission request for a claim, as of now.
+func (w *world) claim(i int, ns, name string, charge int64) Request {
+	return Request{
+		UID: types.UID(fmt.Sprintf("u%d", i)), Kind: v1alpha1.HoldClaim, Namespace: ns, Name: name, Arrived: time.Now(), Created: time.Now(),
+		Charge: func(q *quota.Quota) (quota.Charge, error) { return quota.Charge{Amounts: amounts(q, charge)}, nil },
+	}
+}
+
+func TestParallelCreatesOverReplicasTakeExactlyThePlacesThereAre(t *testing.T) {
+	const replicas, places = 3, 50
+	w := newWorld(Options{}, 4, 1, replicas, places)
+	w.free = true
+	var wg sync.WaitGroup
+	got := make([]Decision, 200)
+	for i := range got {
+		wg.Go(func() {
+			ns := nsName(i % 4)
+			d, err := w.replicas[i%replicas].ledger.Admit(t.Context(), w.claim(i, ns, fmt.Sprint(i), 1))
+			if err != nil {
+				t.Errorf("request %d: %v", i, err)
+			}
+			if d.Verdict == Allowed {
+				w.mu.Lock()
+				w.write(kClaim, object{uid: types.UID(fmt.Sprintf("u%d", i)), ns: ns, name: fmt.Sprint(i), charge: 1})
+				w.mu.Unlock()
+			}
+			got[i] = d
+		})
+	}
+	wg.Wait()
+	counts := map[Verdict]int{}
+	for _, d := range got {
+		counts[d.Verdict]++
+	}
+	if counts[Allowed] != places || counts[Denied] != len(got)-places {
+		t.Errorf("want %d allowed and the rest denied, got %v", places, counts)
+	}
+	t.Logf("%d writes for %d admissions", w.puts, places)
+}
