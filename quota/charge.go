@@ -2,6 +2,7 @@ package quota
 
 import (
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -43,6 +44,9 @@ type Charger struct {
 	costs memo[*memo[*cost]]
 	// candidates and measure -> footprint
 	footprints memo[*footprint]
+
+	aliasesOnce sync.Once
+	aliases     map[string][]string // class -> other classes of its devices
 }
 
 // How much a Charger remembers: enough for every shape of claim that people write, bounded

@@ -47,6 +47,8 @@ type footprint struct {
 	floor resource.Quantity
 	// declared: the class declares a footprint.
 	declared bool
+	// zeroDefault: a matching candidate can be shared, and consumes 0 unless more is requested.
+	zeroDefault bool
 	// overBudget: the request's selectors cost too much, these are all devices of the class.
 	overBudget bool
 	// broken says why there is no footprint at all.
@@ -149,6 +151,7 @@ func (s *survey) visit(driver, pool string, d *resourceapi.Device, nodes []strin
 		}
 	}
 	s.f.matching++
+	s.f.zeroDefault = s.f.zeroDefault || s.m.kind == MeasureCapacity && defaultsToZero(d, driver, s.m.of)
 	v, told := amountOf(d, driver, s.m, s.a.capacity)
 	s.f.told = s.f.told || told
 	if !told && s.declared.Cmp(v) > 0 {
@@ -223,6 +226,20 @@ func amountOf(d *resourceapi.Device, driver string, m measure, requested map[res
 		v = r
 	}
 	return v, told
+}
+
+// defaultsToZero returns true if claims that do not ask for the capacity consume none of it.
+func defaultsToZero(d *resourceapi.Device, driver string, of resourceapi.QualifiedName) bool {
+	if d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations {
+		return false
+	}
+	for _, name := range spellings(of, driver) {
+		c, ok := d.Capacity[name]
+		if ok && c.RequestPolicy != nil && c.RequestPolicy.Default != nil && c.RequestPolicy.Default.Sign() <= 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // counterOf returns the sum of the counter over all counter sets.

@@ -110,7 +110,7 @@ type named struct {
 // pod's charge may live on in its claim. Advisory holds count only if advisory is true.
 func HoldSum(holds []v1alpha1.Hold, skip types.UID, add *v1alpha1.Hold, advisory bool) corev1.ResourceList {
 	sum := corev1.ResourceList{}
-	largest := map[named]corev1.ResourceList{}
+	largest := make(map[named]corev1.ResourceList, len(holds)+1)
 	count := func(h *v1alpha1.Hold) {
 		switch {
 		case h.Advisory && !advisory:
@@ -118,7 +118,11 @@ func HoldSum(holds []v1alpha1.Hold, skip types.UID, add *v1alpha1.Hold, advisory
 			AddTo(sum, h.Charge)
 		default:
 			n := named{h.Kind, h.Namespace, h.Name}
-			largest[n] = Max(largest[n], h.Charge)
+			if other, ok := largest[n]; ok {
+				largest[n] = Max(other, h.Charge)
+			} else {
+				largest[n] = h.Charge
+			}
 		}
 	}
 	for i := range holds {

@@ -72,9 +72,8 @@ func annotationPath(name string) *field.Path {
 func (q *Quota) parseKeys(crq *quotav1.ClusterResourceQuota, o ParseOptions) field.ErrorList {
 	var errs field.ErrorList
 	q.Selectors = map[string]string{}
-	// Claims have no scopes, so that a quota with a scope never matches one.
 	// Source: MatchesNoScopeFunc in pkg/quota/v1/evaluator/core/resource_claims.go (v1.37).
-	scoped := len(crq.Spec.Quota.Scopes) > 0 || crq.Spec.Quota.ScopeSelector != nil
+	q.Scoped = len(crq.Spec.Quota.Scopes) > 0 || crq.Spec.Quota.ScopeSelector != nil
 	for _, name := range SortedKeys(q.Hard) {
 		path := field.NewPath("spec", "quota", "hard").Key(string(name))
 		key, ours, err := ParseKey(name)
@@ -84,7 +83,7 @@ func (q *Quota) parseKeys(crq *quotav1.ClusterResourceQuota, o ParseOptions) fie
 		if ours && err == nil {
 			errs = append(errs, checkLimit(key, q.Hard[name], path)...)
 		}
-		enforce := ours && err == nil && !scoped
+		enforce := ours && err == nil && !q.Scoped
 		if enforce && key.Subject == SubjectSelector {
 			e := q.parseExpression(key.Selector, crq.Annotations, path, o.Compile)
 			errs, enforce = append(errs, e...), len(e) == 0

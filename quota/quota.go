@@ -76,6 +76,8 @@ type Quota struct {
 	// tells: names that are not about devices (on OpenShift the platform knows them), malformed
 	// names, and all keys of a quota with scopes; sorted.
 	NotEnforced []corev1.ResourceName
+	// Scoped: the quota has scopes or a scope selector. Claims have none, so that it never matches one.
+	Scoped bool
 
 	// Selector selects the covered projects.
 	Selector Selector
