@@ -32,7 +32,9 @@ type validating struct {
 	name   string
 }
 
-func (v *validating) String() string { return fmt.Sprintf("validating webhook configuration %q", v.name) }
+func (v *validating) String() string {
+	return fmt.Sprintf("validating webhook configuration %q", v.name)
+}
 
 func (v *validating) clients(ctx context.Context) ([]*admissionv1.WebhookClientConfig, func(context.Context) error, error) {
 	c, err := v.client.Get(ctx, v.name, metav1.GetOptions{})
@@ -152,7 +154,9 @@ func (s *SelfSigned) trusted(ctx context.Context, m *material) bool {
 func (s *SelfSigned) watches() []func(context.Context) {
 	secrets := s.client.CoreV1().Secrets(s.Namespace)
 	out := []func(context.Context){s.watch(&corev1.Secret{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return secrets.List(ctx, named(o, s.Secret)) },
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return secrets.List(ctx, named(o, s.Secret))
+		},
 		func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return secrets.Watch(ctx, named(o, s.Secret))
 		})}
@@ -167,7 +171,8 @@ func (s *SelfSigned) watch(
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
 ) func(context.Context) {
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: &cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: watch},
+		// A fake client cannot stream lists; the wrapper lets the informer know.
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: watch}, s.client),
 		ObjectType:    object,
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { s.poke() },

@@ -45,20 +45,24 @@ func (f *Files) Expiry() map[string]time.Time {
 }
 
 // Collector exports devicequota_certificate_expiry_timestamp_seconds{kind} for a source.
-func Collector(s Source) prometheus.Collector { return &collector{s} }
+func Collector(s Source) prometheus.Collector { return &collector{source: s, expiry: newExpiryDesc()} }
 
-type collector struct{ source Source }
+type collector struct {
+	source Source
+	expiry *prometheus.Desc
+}
 
-//nolint:gochecknoglobals // a description is a constant
-var expiryDesc = prometheus.NewDesc("devicequota_certificate_expiry_timestamp_seconds",
-	"When the certificate in use ends, in seconds since 1970, by kind (serving, ca).", []string{"kind"}, nil)
+func newExpiryDesc() *prometheus.Desc {
+	return prometheus.NewDesc("devicequota_certificate_expiry_timestamp_seconds",
+		"When the certificate in use ends, in seconds since 1970, by kind (serving, ca).", []string{"kind"}, nil)
+}
 
 // Describe implements prometheus.Collector.
-func (c *collector) Describe(out chan<- *prometheus.Desc) { out <- expiryDesc }
+func (c *collector) Describe(out chan<- *prometheus.Desc) { out <- c.expiry }
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for kind, end := range c.source.Expiry() {
-		out <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, float64(end.Unix()), kind)
+		out <- prometheus.MustNewConstMetric(c.expiry, prometheus.GaugeValue, float64(end.Unix()), kind)
 	}
 }
