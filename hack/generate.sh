@@ -2,7 +2,7 @@
 # Generates what controller-gen makes of the markers in the Go code: deep copies,
 # CRDs, webhook configurations and RBAC. `make generate` calls it.
 #
-# OUT is the root of config/ and of the deep copies; the repository by default.
+# OUT is the root of config/, charts/ and of the deep copies; the repository by default.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 gen=${CONTROLLER_GEN:?run make generate}
@@ -17,6 +17,10 @@ mkdir -p "$out"/config/{crd/bases,webhook,rbac} "$out/quota/v1alpha1"
 # namespaced and without a status subresource, which is what we want.
 "$gen" crd paths=./quota/v1alpha1 output:crd:dir="$out/config/crd/bases"
 "$gen" crd paths=github.com/openshift/api/quota/v1 output:crd:dir="$out/config/crd/bases"
+
+# The chart carries the same files; its template only adds labels.
+mkdir -p "$out/charts/devicequota-crds/files"
+cp "$out"/config/crd/bases/*.yaml "$out/charts/devicequota-crds/files/"
 
 if [ -d webhooks ]; then
 	"$gen" webhook paths=./webhooks output:webhook:dir="$out/config/webhook"
