@@ -47,8 +47,13 @@ const (
 	I141216
 	// I141091: "All" wants devices that a feature gate makes unusable.
 	I141091
+	// I141118: where slices of a pool disagree about their number, one of them counts.
+	I141118
 	// CountZero: a count below one, which the API server rejects, is served with no device.
 	CountZero
+	// ClassWithoutCEL: a class selector without expression is noticed only, by a panic, when
+	// a device is tried.
+	ClassWithoutCEL
 
 	lastBug
 )
@@ -59,7 +64,7 @@ const (
 	AllBugs      = lastBug - 1
 )
 
-var bugNames = []string{"P1", "P2", "P3", "P4", "P4-capacity", "P5", "P8", "P9", "P11", "P13", "P15", "counter-cache", "140802", "141216", "141091", "count-zero"}
+var bugNames = []string{"P1", "P2", "P3", "P4", "P4-capacity", "P5", "P8", "P9", "P11", "P13", "P15", "counter-cache", "140802", "141216", "141091", "141118", "count-zero", "class-without-cel"}
 
 // String lists the names.
 func (b Bugs) String() string {

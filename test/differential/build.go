@@ -85,13 +85,13 @@ func (c *Case) buildConfig(claim *resourceapi.ResourceClaim, served []*alternati
 	return out
 }
 
-// buildSelector says where a claim's devices can be used: on this node only if one of
+// buildSelector says where the devices of a claim can be used: on this node only if one of
 // them is local or binds, else wherever all their selectors match.
 func buildSelector(node *corev1.Node, devices []chosen, bugs Bugs) (*corev1.NodeSelector, error) {
 	here := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
 		Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node.Name},
 	}}}}}
-	term, several := corev1.NodeSelectorTerm{}, false
+	terms := []corev1.NodeSelectorTerm{{}}
 	for _, x := range devices {
 		name, selector := x.d.slice.Spec.NodeName, x.d.slice.Spec.NodeSelector
 		if isTrue(x.d.slice.Spec.PerDeviceNodeSelection) {
@@ -103,23 +103,29 @@ func buildSelector(node *corev1.Node, devices []chosen, bugs Bugs) (*corev1.Node
 		if selector == nil || len(selector.NodeSelectorTerms) == 0 {
 			continue
 		}
-		if len(selector.NodeSelectorTerms) > 1 {
-			if bugs.Has(P11) {
-				return nil, errTerms
-			}
-			several = true
-			continue
+		if len(selector.NodeSelectorTerms) > 1 && bugs.Has(P11) {
+			return nil, errTerms
 		}
-		term.MatchFields = merge(term.MatchFields, selector.NodeSelectorTerms[0].MatchFields)
-		term.MatchExpressions = merge(term.MatchExpressions, selector.NodeSelectorTerms[0].MatchExpressions)
+		terms = product(terms, selector.NodeSelectorTerms)
 	}
-	if several {
-		return here, nil // several terms cannot be combined into one; see the checker
-	}
-	if len(term.MatchFields)+len(term.MatchExpressions) == 0 {
+	if len(terms) == 1 && len(terms[0].MatchFields)+len(terms[0].MatchExpressions) == 0 {
 		return nil, nil
 	}
-	return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}}, nil
+	return &corev1.NodeSelector{NodeSelectorTerms: terms}, nil
+}
+
+// product combines selectors that must both match: any term of the one with any of the other.
+func product(a, b []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
+	var out []corev1.NodeSelectorTerm
+	for _, x := range a {
+		for _, y := range b {
+			out = append(out, corev1.NodeSelectorTerm{
+				MatchFields:      merge(slices.Clone(x.MatchFields), y.MatchFields),
+				MatchExpressions: merge(slices.Clone(x.MatchExpressions), y.MatchExpressions),
+			})
+		}
+	}
+	return out
 }
 
 // merge appends the requirements that are not there yet.
@@ -139,9 +145,4 @@ func sameSet(a, b []string) bool {
 		return !slices.ContainsFunc(x, func(v string) bool { return !slices.Contains(y, v) })
 	}
 	return in(a, b) && in(b, a)
-}
-
-// mayServe reports whether a pool that cannot be used now might hold devices for the request.
-func (c *Case) mayServe(a *alternative, p *poolView) bool {
-	return true
 }

@@ -31,7 +31,7 @@ func Check(c *Case, node *corev1.Node, results []resourceapi.AllocationResult) [
 		return []string{fmt.Sprintf("%d results for %d claims", len(results), len(c.Claims))}
 	}
 	var err error
-	if k.pools, err = c.pools(node); err != nil {
+	if k.pools, err = c.pools(node, NoBugs); err != nil {
 		return []string{err.Error()}
 	}
 	for _, p := range k.pools {

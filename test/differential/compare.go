@@ -1,10 +1,14 @@
 package differential
 
 import (
+	"fmt"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -15,6 +19,31 @@ var sameResults = cmp.Options{
 		cmp.Comparer(func(a, b *types.UID) bool { return (a == nil) == (b == nil) })),
 	cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }),
 	cmpopts.EquateEmpty(),
+	cmp.FilterValues(severalTerms, cmp.Comparer(sameNodes)),
+}
+
+func severalTerms(a, b *corev1.NodeSelector) bool {
+	return a != nil && b != nil && (len(a.NodeSelectorTerms) > 1 || len(b.NodeSelectorTerms) > 1)
+}
+
+// sameNodes compares selectors of several terms, which upstream never makes, by the
+// nodes that they match, among nodes with every combination of what the generator uses.
+func sameNodes(a, b *corev1.NodeSelector) bool {
+	for i := range 4 * 3 * 2 {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i%4), Labels: map[string]string{}}}
+		if zone := i / 4 % 3; zone < 2 {
+			node.Labels["zone"] = fmt.Sprintf("z%d", zone)
+		}
+		if i/12 == 0 {
+			node.Labels[corev1.LabelHostname] = node.Name
+		}
+		x, errX := nodeMatches(node, "", false, a)
+		y, errY := nodeMatches(node, "", false, b)
+		if x != y || errX != nil || errY != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // Diff compares two answers: the verdicts and, if both fit, the results.
@@ -25,7 +54,11 @@ func Diff(a, b Answer) string {
 	if a.Verdict != Fits {
 		return ""
 	}
-	return diffResults(a.Results, b.Results)
+	d := diffResults(a.Results, b.Results)
+	if x, y := describe(a.Results), describe(b.Results); d != "" && x != y {
+		return x + "\n  against\n" + y
+	}
+	return d
 }
 
 func diffResults(a, b []resourceapi.AllocationResult) string {

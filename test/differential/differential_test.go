@@ -142,7 +142,7 @@ func whyPanics(c *Case, node *corev1.Node) string {
 	for _, class := range repaired.Classes {
 		for i := range class.Spec.Selectors {
 			if class.Spec.Selectors[i].CEL == nil {
-				class.Spec.Selectors[i] = cel("true")
+				class.Spec.Selectors[i] = celSelector("true")
 			}
 		}
 	}

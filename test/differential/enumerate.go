@@ -111,7 +111,7 @@ func (e *enumeration) reset() {
 
 // prepare validates the requests and lists the devices of "All" requests.
 func (e *enumeration) prepare() (unfit bool, err error) {
-	if e.pools, err = e.c.pools(e.node); err != nil {
+	if e.pools, err = e.c.pools(e.node, e.bugs); err != nil {
 		return false, err
 	}
 	for _, p := range e.pools {
@@ -191,6 +191,12 @@ func (e *enumeration) prepareAlternative(a *alternative) error {
 			return fmt.Errorf("class %s not found", a.className)
 		}
 		a.dead = true
+	} else if !e.bugs.Has(ClassWithoutCEL) {
+		for _, s := range a.class.Spec.Selectors {
+			if s.CEL == nil {
+				return errors.New("class selector without expression")
+			}
+		}
 	}
 	switch a.mode {
 	case resourceapi.DeviceAllocationModeExactCount:

@@ -128,7 +128,7 @@ func (g *gen) selectors(class bool) []resourceapi.DeviceSelector {
 	var out []resourceapi.DeviceSelector
 	n := g.weighted(62, 32, 6)
 	for range n {
-		out = append(out, cel(g.expression(class)))
+		out = append(out, celSelector(g.expression(class)))
 	}
 	if g.wild && g.p(3) {
 		out = append(out, resourceapi.DeviceSelector{})
@@ -136,7 +136,7 @@ func (g *gen) selectors(class bool) []resourceapi.DeviceSelector {
 	return out
 }
 
-func cel(expression string) resourceapi.DeviceSelector {
+func celSelector(expression string) resourceapi.DeviceSelector {
 	return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}
 }
 

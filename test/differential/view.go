@@ -91,7 +91,7 @@ func hasGroups(s *resourceapi.ResourceSlice) bool {
 }
 
 // pools returns the pools that the node sees, in the order in which devices are tried.
-func (c *Case) pools(node *corev1.Node) ([]*poolView, error) {
+func (c *Case) pools(node *corev1.Node, bugs Bugs) ([]*poolView, error) {
 	type id struct{ driver, pool string }
 	own := map[id][]*resourceapi.ResourceSlice{}
 	for _, local := range []bool{true, false} { // the node's own slices come first
@@ -124,7 +124,7 @@ func (c *Case) pools(node *corev1.Node) ([]*poolView, error) {
 	}
 	var out []*poolView
 	for key, known := range own {
-		if p := c.poolOf(key.driver, key.pool, known); p != nil {
+		if p := c.poolOf(key.driver, key.pool, known, bugs); p != nil {
 			out = append(out, p)
 		}
 	}
@@ -141,11 +141,15 @@ func (c *Case) pools(node *corev1.Node) ([]*poolView, error) {
 }
 
 // poolOf assembles a pool from the slices that the node sees; nil if it is obsolete.
-func (c *Case) poolOf(driver, name string, own []*resourceapi.ResourceSlice) *poolView {
+func (c *Case) poolOf(driver, name string, own []*resourceapi.ResourceSlice, bugs Bugs) *poolView {
 	p := &poolView{driver: driver, pool: name}
 	want, generation := own[0].Spec.Pool.ResourceSliceCount, own[0].Spec.Pool.Generation
 	var rest []*resourceapi.ResourceSlice
-	if int64(len(own)) != want {
+	agree := func(s *resourceapi.ResourceSlice) bool {
+		return bugs.Has(I141118) || s.Spec.Pool.ResourceSliceCount == want
+	}
+	disagree := slices.ContainsFunc(own, func(s *resourceapi.ResourceSlice) bool { return !agree(s) })
+	if int64(len(own)) != want || disagree {
 		n := 0
 		for _, s := range c.Slices {
 			if s.Spec.Driver != driver || s.Spec.Pool.Name != name || s.Spec.Pool.Generation < generation {
@@ -158,9 +162,14 @@ func (c *Case) poolOf(driver, name string, own []*resourceapi.ResourceSlice) *po
 				continue
 			}
 			n++
+			disagree = disagree || !agree(s)
 			if !slices.Contains(own, s) {
 				rest = append(rest, s)
 			}
+		}
+		if disagree {
+			p.invalid = true
+			return p
 		}
 		if int64(n) != want {
 			p.incomplete = true
