@@ -20,6 +20,8 @@ const (
 	DefaultMaxSteps int64 = 4_000_000
 	// DefaultMaxCost is in CEL cost units; a unit takes at most about 0.2 µs of CPU time.
 	DefaultMaxCost uint64 = 10_000_000
+
+	plainSteps = 256
 )
 
 // Options of an Allocator. The zero value switches every optional feature off, so callers
@@ -61,6 +63,9 @@ type Allocator struct {
 	inv   *Inventory
 	state State
 	o     Options
+	// plainSteps is how long the plain search goes on, besides a few steps per device; tests
+	// set it to be below 0 (no plain search) or large.
+	plainSteps int64
 
 	counters sync.Map // *layout -> *available
 }
@@ -81,7 +86,7 @@ func New(inv *Inventory, state State, o Options) (*Allocator, error) {
 	if o.MaxCost == 0 {
 		o.MaxCost = DefaultMaxCost
 	}
-	return &Allocator{inv: inv, state: state, o: o}, nil
+	return &Allocator{inv: inv, state: state, o: o, plainSteps: plainSteps}, nil
 }
 
 // Allocate returns the first solution, in upstream's order, that allocates all claims

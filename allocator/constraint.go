@@ -19,6 +19,7 @@ type constraint struct {
 	domain, id   string // of the name
 	distinct     bool
 	requests     []string
+	last         int // the last request of the claim that it is about, -1 for none
 
 	// devices is how many devices are in; common is what they agree on (matchAttribute), seen
 	// are the values of all of them (distinctAttribute).
@@ -33,7 +34,7 @@ func (s *search) claimConstraints(claim int) error {
 	list := make([]*constraint, 0, len(devices.Constraints))
 	for i := range devices.Constraints {
 		api := &devices.Constraints[i]
-		c := &constraint{claim: claim, index: i, requests: api.Requests}
+		c := &constraint{claim: claim, index: i, requests: api.Requests, last: -1}
 		switch {
 		case api.MatchAttribute != nil:
 			c.name = *api.MatchAttribute

@@ -176,10 +176,10 @@ func (s *search) inUse(a *alternative, vs *viewSlice, d *device, sharing bool) b
 	return u != nil && (u.exclusive > 0 || !sharing)
 }
 
-// hasCapacity tells whether the capacity that is left suffices.
+// hasCapacity tells whether the capacity that is left suffices. adminAccess takes none of it.
 func (s *search) hasCapacity(a *alternative, vs *viewSlice, d *device) bool {
 	n := a.needs[vs.first+d.index]
-	if n == nil {
+	if n == nil || a.admin {
 		return true
 	}
 	sh := s.shares[vs.first+d.index]
@@ -316,7 +316,7 @@ func (s *search) addShare(a *alternative, pos, capacities int) {
 		s.shares[pos] = sh
 	}
 	u := undo{kind: undoShare, number: pos, admin: a.admin}
-	if n := a.needs[pos]; n != nil {
+	if n := a.needs[pos]; n != nil && !a.admin {
 		u.amounts = n.amounts
 	}
 	sh.shares++

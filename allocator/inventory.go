@@ -237,6 +237,14 @@ type nodeView struct {
 	devices int
 }
 
+// position numbers the place, which may be one behind the last device of a slice.
+func (v *nodeView) position(at place) int {
+	if at.slice >= len(v.slices) {
+		return v.devices
+	}
+	return v.slices[at.slice].first + at.device
+}
+
 type viewSlice struct {
 	*slice
 	pool       *poolView

@@ -15,9 +15,6 @@ import (
 // allowMultipleAllocations. Devices with equal parts have equal results.
 type reads struct {
 	attributes, capacities reading
-	// drivers are those whose devices a selector may be true for, unless it may be any.
-	drivers   []string
-	anyDriver bool
 }
 
 // reading is about one of the two maps of a device.
@@ -33,6 +30,7 @@ type qualified struct{ domain, id string }
 const (
 	celDevice     = "device"
 	celDriver     = "driver"
+	celShareable  = "allowMultipleAllocations"
 	celAttributes = "attributes"
 	celCapacity   = "capacity"
 )
@@ -40,16 +38,13 @@ const (
 // readsOf looks at the checked expression. Whatever it does not recognise counts as reading
 // everything.
 func readsOf(c *cel.CompilationResult) reads {
-	everything := reads{attributes: reading{all: true}, capacities: reading{all: true}, anyDriver: true}
+	everything := reads{attributes: reading{all: true}, capacities: reading{all: true}}
 	checked, issues := c.Environment.Compile(c.Expression)
 	if issues.Err() != nil {
 		return everything
 	}
-	r, known := reads{}, false
-	r.drivers, known = driversOf(checked.NativeRep().Expr())
-	r.anyDriver = !known
+	r := reads{}
 	if !r.walk(checked.NativeRep().Expr()) {
-		everything.drivers, everything.anyDriver = r.drivers, r.anyDriver
 		return everything
 	}
 	r.attributes.sort()
@@ -159,53 +154,6 @@ func step(path []string, name string) []string {
 		return path
 	}
 	return append(path, name)
-}
-
-// driversOf returns the drivers whose devices the expression may be true for, and false when it
-// may be any.
-func driversOf(e celast.Expr) (drivers []string, known bool) {
-	if e.Kind() != celast.CallKind || len(e.AsCall().Args()) != 2 {
-		return nil, false
-	}
-	x, y := e.AsCall().Args()[0], e.AsCall().Args()[1]
-	switch e.AsCall().FunctionName() {
-	case "_&&_":
-		a, knowsA := driversOf(x)
-		b, knowsB := driversOf(y)
-		switch {
-		case !knowsA:
-			return b, knowsB
-		case !knowsB:
-			return a, true
-		}
-		return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return !slices.Contains(b, s) }), true
-	case "_||_":
-		a, knowsA := driversOf(x)
-		b, knowsB := driversOf(y)
-		return slices.Concat(a, b), knowsA && knowsB
-	case "_==_":
-		if isDriver(y) {
-			x, y = y, x
-		}
-		return literals(y), isDriver(x) && len(literals(y)) > 0
-	}
-	return nil, false
-}
-
-func isDriver(e celast.Expr) bool {
-	path, ok := devicePath(e)
-	return ok && len(path) == 1 && path[0] == celDriver
-}
-
-// literals returns the string if the expression is one.
-func literals(e celast.Expr) []string {
-	if e.Kind() != celast.LiteralKind {
-		return nil
-	}
-	if s, ok := e.AsLiteral().(types.String); ok {
-		return []string{string(s)}
-	}
-	return nil
 }
 
 // valuesOf returns the parts of the device as a key for remembering.

@@ -155,6 +155,7 @@ func (s *search) prepare(a *alternative, mode resourceapi.DeviceAllocationMode) 
 	for _, c := range s.constraints[a.claim] {
 		if c.about(a) {
 			a.constraints = append(a.constraints, c)
+			c.last = a.request
 		}
 	}
 	return nil
@@ -181,7 +182,7 @@ func (a *alternative) wants() int64 {
 // excludes tells whether the selectors are false for every device of the driver.
 func (a *alternative) excludes(driver string) bool {
 	return slices.ContainsFunc(a.programs, func(p *program) bool {
-		return p.err == nil && !p.reads.anyDriver && !slices.Contains(p.reads.drivers, driver)
+		return p.never(driver)
 	})
 }
 

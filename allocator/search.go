@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,12 +28,28 @@ type search struct {
 
 	steps, maxSteps int64
 	cost            uint64 // of CEL
+	deep            *deep  // nil in the plain search
 }
 
 // solve searches. found is false when the claims do not fit.
+//
+// A plain search in upstream's order comes first: most calls end within a few steps per
+// device. If it takes longer, the search begins anew with all that deep knows.
 func (s *search) solve(ctx context.Context) (found bool, err error) {
 	s.flight.init(s.view, s.claims)
 	if err := s.listAll(ctx); err != nil {
+		return false, err
+	}
+	if s.allocator.plainSteps >= 0 {
+		s.maxSteps = min(s.steps+s.allocator.plainSteps+int64(2*s.view.devices*len(s.alternatives)), s.o.MaxSteps)
+		found, err = s.fillClaim(ctx, 0)
+		if !errors.Is(err, ErrSteps) || s.maxSteps == s.o.MaxSteps || s.cost > s.o.MaxCost {
+			return found, err
+		}
+	}
+	s.maxSteps = s.o.MaxSteps
+	s.undo(0)
+	if s.deep, err = newDeep(ctx, s); err != nil {
 		return false, err
 	}
 	return s.fillClaim(ctx, 0)
@@ -84,8 +101,8 @@ func (s *search) listAll(ctx context.Context) error {
 	return nil
 }
 
-// listed tells whether the device is one of "all": the selectors match, it is for the node and
-// has the capacity. Whether it can be allocated is of no matter.
+// listed tells whether the device is one of "all": the selectors match, it is for the node, has
+// the capacity and needs no feature that is missing. Whether it is free is of no matter.
 func (s *search) listed(ctx context.Context, a *alternative, vs *viewSlice, d *device) (bool, error) {
 	reason, _, err := s.verdict(ctx, a, vs, d)
 	if err != nil {
@@ -93,10 +110,8 @@ func (s *search) listed(ctx context.Context, a *alternative, vs *viewSlice, d *d
 	}
 	a.remember(s.view, vs.first+d.index, reason)
 	switch reason {
-	case ReasonClass, ReasonSelector, ReasonNode, ReasonCapacity:
+	case ReasonClass, ReasonSelector, ReasonNode, ReasonCapacity, ReasonFeature:
 		return false, nil
-	case ReasonFeature:
-		return s.o.Features.DeviceBindingAndStatus || len(d.api.BindingConditions) == 0, nil
 	}
 	return true, nil
 }
@@ -115,6 +130,10 @@ func (s *search) fillRequest(ctx context.Context, c, r int) (bool, error) {
 	if r == len(s.requests[c]) {
 		return s.fillClaim(ctx, c+1)
 	}
+	level, ok := s.deep.open(c, r, nil, 0, 0)
+	if !ok {
+		return false, nil
+	}
 	for _, a := range s.requests[c][r].alternatives {
 		if err := s.step(ctx); err != nil {
 			return false, err
@@ -128,6 +147,7 @@ func (s *search) fillRequest(ctx context.Context, c, r int) (bool, error) {
 			return done, err
 		}
 	}
+	s.deep.close(level)
 	return false, nil
 }
 
@@ -143,15 +163,23 @@ func (s *search) begin(a *alternative) bool {
 // the given place on: the devices of one request are a combination, so they go in one order
 // only.
 func (s *search) fill(ctx context.Context, a *alternative, k int, from place) (bool, error) {
-	if int64(k) == a.wants() {
+	switch {
+	case int64(k) == a.wants():
 		return s.fillRequest(ctx, a.claim, a.request+1)
+	case a.all:
+		// There is no choice.
+		return s.tryAt(ctx, a, k, a.list[k])
 	}
-	if a.all {
-		return s.fillAll(ctx, a, k)
+	level, ok := s.deep.open(a.claim, a.request, a, k, s.view.position(from))
+	if !ok {
+		return false, nil
 	}
 	for i := from.slice; i < len(s.view.slices); i++ {
 		vs := &s.view.slices[i]
 		for j := from.device; j < len(vs.devices); j++ {
+			if level.skips(vs.first + j) {
+				continue
+			}
 			done, err := s.tryAt(ctx, a, k, place{slice: i, device: j})
 			if done || err != nil {
 				return done, err
@@ -159,12 +187,8 @@ func (s *search) fill(ctx context.Context, a *alternative, k int, from place) (b
 		}
 		from.device = 0
 	}
+	s.deep.close(level)
 	return false, nil
-}
-
-// fillAll allocates the k-th device of "all": there is no choice.
-func (s *search) fillAll(ctx context.Context, a *alternative, k int) (bool, error) {
-	return s.tryAt(ctx, a, k, a.list[k])
 }
 
 // tryAt allocates the device at the place as the k-th of the alternative and all that comes

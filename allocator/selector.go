@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	celgo "github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/dynamic-resource-allocation/cel"
@@ -75,6 +77,7 @@ type program struct {
 
 	size    atomic.Int64
 	results atomic.Pointer[sync.Map] // key: values of what it reads -> outcome
+	nevers  sync.Map                 // driver -> bool
 }
 
 // selector returns the compiled selector. Errors are in it.
@@ -213,6 +216,41 @@ func (p *program) failure(ctx context.Context, d *device) error {
 		return errors.New("CEL runtime error: unstable result")
 	}
 	return fmt.Errorf("on device %q: CEL runtime error: %w", d.id(), cel.EnhanceRuntimeError(err))
+}
+
+// never tells whether the selector is false for every device of the driver: when only the driver
+// is known and all else unknown.
+func (p *program) never(driver string) bool {
+	if p.err != nil {
+		return false
+	}
+	if known, found := p.nevers.Load(driver); found {
+		return known.(bool)
+	}
+	never := p.partiallyFalse(driver)
+	p.nevers.Store(driver, never)
+	return never
+}
+
+func (p *program) partiallyFalse(driver string) bool {
+	checked, issues := p.result.Environment.Compile(p.key.expression)
+	if issues.Err() != nil {
+		return false
+	}
+	partial, err := p.result.Environment.Program(checked, celgo.EvalOptions(celgo.OptPartialEval))
+	if err != nil {
+		return false
+	}
+	vars, err := celgo.PartialVars(
+		map[string]any{celDevice: map[string]any{celDriver: driver}},
+		celgo.AttributePattern(celDevice).QualString(celAttributes),
+		celgo.AttributePattern(celDevice).QualString(celCapacity),
+		celgo.AttributePattern(celDevice).QualString(celShareable))
+	if err != nil {
+		return false
+	}
+	result, _, err := partial.Eval(vars)
+	return err == nil && result == types.False
 }
 
 func (d *device) celDevice() cel.Device {
