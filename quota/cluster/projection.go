@@ -74,9 +74,9 @@ type appliedObject struct {
 	content uint64
 }
 
-// +kubebuilder:rbac:groups=quota.openshift.io,resources=clusterresourcequotas/status,verbs=update,roleName=projection-kubernetes
-// +kubebuilder:rbac:groups=quota.openshift.io,resources=appliedclusterresourcequotas,verbs=get;list;watch;create;update;delete,roleName=projection-kubernetes
-// +kubebuilder:rbac:groups=devicequota.io,resources=applieddevicequotas,verbs=get;list;watch;create;update;delete,roleName=projection-openshift
+// +kubebuilder:rbac:groups=quota.openshift.io,resources=clusterresourcequotas/status,verbs=update,roleName=devicequota-projection-kubernetes
+// +kubebuilder:rbac:groups=quota.openshift.io,resources=appliedclusterresourcequotas,verbs=get;list;watch;create;update;delete,roleName=devicequota-projection-kubernetes
+// +kubebuilder:rbac:groups=devicequota.io,resources=applieddevicequotas,verbs=get;list;watch;create;update;delete,roleName=devicequota-projection-openshift
 
 // NewProjection returns a projection that does nothing until it is started.
 func NewProjection(o ProjectionOptions) *Projection {

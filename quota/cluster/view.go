@@ -166,6 +166,8 @@ func (v *View) followInventory(ctx context.Context) {
 		}
 		if v.Filled() {
 			v.index.setInventory(v.inventoryAt())
+		} else {
+			v.kickInventory() // what is still missing does not tell when it came
 		}
 		pause.Reset(v.o.InventoryPause)
 		select {
