@@ -15,7 +15,7 @@ import (
 // claim returns an admission request for a claim, as of now.
 func (w *world) claim(i int, ns, name string, charge int64) Request {
 	return Request{
-		UID: types.UID(fmt.Sprintf("u%d", i)), Kind: v1alpha1.HoldClaim, Namespace: ns, Name: name, Arrived: time.Now(), Created: time.Now(),
+		UID: types.UID(fmt.Sprintf("u%d", i)), Kind: v1alpha1.HoldClaim, Namespace: ns, Name: name, Arrived: w.replicas[i%len(w.replicas)].now(), Created: time.Now(),
 		Charge: func(q *quota.Quota) (quota.Charge, error) { return quota.Charge{Amounts: amounts(q, charge)}, nil },
 	}
 }
@@ -23,7 +23,7 @@ func (w *world) claim(i int, ns, name string, charge int64) Request {
 func TestParallelCreatesOverReplicasTakeExactlyThePlacesThereAre(t *testing.T) {
 	const replicas, places = 3, 50
 	w := newWorld(Options{}, 4, 1, replicas, places)
-	w.free = true
+	w.free, w.current = true, true
 	var wg sync.WaitGroup
 	got := make([]Decision, 200)
 	for i := range got {

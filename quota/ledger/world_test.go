@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -56,7 +55,9 @@ type object struct {
 	owned bool
 	// labels of a namespace.
 	labels map[string]string
-	q      *quota.Quota
+	// q of a quota, with its generation.
+	q          *quota.Quota
+	generation int64
 }
 
 type event struct {
@@ -104,8 +105,9 @@ var (
 )
 
 type world struct {
-	free bool // calls do not park, caches are always current
-	opts Options
+	// free: calls do not park. current: caches have everything at once.
+	free, current bool
+	opts          Options
 
 	mu       sync.Mutex // protects all that follows
 	seq      int
@@ -117,8 +119,9 @@ type world struct {
 	replicas []*replica
 	calls    []*call
 	puts     int
-	// onPut is told of every ledger stored, with what it replaces (nil: created).
-	onPut func(r *replica, old, stored *v1alpha1.DeviceLedger)
+	// onPut is told of every ledger stored, with what it replaces (nil: created) and what the
+	// replica's caches were when it decided.
+	onPut func(r *replica, knew [kinds]watchCache, old, stored *v1alpha1.DeviceLedger)
 	trace bool
 	lines []string
 	// split makes live lists one step per namespace.
@@ -192,8 +195,22 @@ func (r *replica) start(pos [kinds]int) {
 	}
 	r.live = nil
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.ledger = New(&storeOf{r, r.inc}, &viewOf{r, r.inc}, r.w.opts)
+	o := r.w.opts
+	o.Clock = skewed{clock.RealClock{}, time.Duration(r.i) * 15 * time.Second}
+	r.ledger = New(&storeOf{r, r.inc}, &viewOf{r, r.inc}, o)
 }
+
+// skewed is a process's own idea of the time.
+type skewed struct {
+	clock.RealClock
+	by time.Duration
+}
+
+func (c skewed) Now() time.Time                  { return c.RealClock.Now().Add(c.by) }
+func (c skewed) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// now is the replica's own time.
+func (r *replica) now() time.Time { return r.ledger.o.Clock.Now() }
 
 func (r *replica) seek(k kind, pos int) {
 	r.c[k] = watchCache{}
@@ -321,7 +338,8 @@ func (w *world) writeQuota(q int, hardA, hardB int64) object {
 		o.uid = types.UID(fmt.Sprintf("crq-%d", w.nextUID))
 		crq.CreationTimestamp = metav1.NewTime(time.Now().Truncate(time.Second))
 	}
-	crq.Name, crq.UID = o.name, o.uid
+	o.generation++
+	crq.Name, crq.UID, crq.Generation = o.name, o.uid, o.generation
 	crq.ResourceVersion = fmt.Sprint(w.res[kCRQ].cur + 1)
 	crq.Spec.Selector.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{o.name: "yes"}}
 	crq.Spec.Quota.Hard = corev1.ResourceList{keyA: *resource.NewQuantity(hardA, resource.DecimalSI)}
@@ -441,7 +459,7 @@ type cacheView struct{ v *viewOf }
 
 func (c cacheView) snapshot() *snapshot {
 	r := c.v.r
-	if r.w.free {
+	if r.w.current {
 		return r.w.snapshot()
 	}
 	s := &snapshot{}
@@ -610,7 +628,7 @@ func (s *storeOf) Get(_ context.Context, name string) (*v1alpha1.DeviceLedger, e
 		return nil, errCrashed
 	}
 	l := s.r.ledgers[name]
-	if w.free {
+	if w.current {
 		l = w.ledgers[name]
 	}
 	if l == nil {
@@ -633,6 +651,7 @@ func (s *storeOf) GetLive(ctx context.Context, name string) (*v1alpha1.DeviceLed
 }
 
 func (s *storeOf) Create(ctx context.Context, l *v1alpha1.DeviceLedger) (*v1alpha1.DeviceLedger, error) {
+	knew := s.knows()
 	v, err := s.r.park(ctx, s.inc, "create ledger "+l.Name)
 	if err != nil {
 		return nil, err
@@ -647,25 +666,33 @@ func (s *storeOf) Create(ctx context.Context, l *v1alpha1.DeviceLedger) (*v1alph
 	w.nextUID++
 	n.UID = types.UID(fmt.Sprintf("ledger-%d", w.nextUID))
 	n.CreationTimestamp = metav1.NewTime(time.Now().Truncate(time.Second))
-	w.store(s.r, nil, n)
+	w.store(s.r, knew, nil, n)
 	if v == vLose {
 		return nil, errLost
 	}
 	return n.DeepCopy(), nil
 }
 
-func (w *world) store(r *replica, old, n *v1alpha1.DeviceLedger) {
+// knows are the caches as they are.
+func (s *storeOf) knows() [kinds]watchCache {
+	s.r.w.mu.Lock()
+	defer s.r.w.mu.Unlock()
+	return s.r.c
+}
+
+func (w *world) store(r *replica, knew [kinds]watchCache, old, n *v1alpha1.DeviceLedger) {
 	w.ledgerV++
 	w.puts++
 	n.ResourceVersion = fmt.Sprint(w.ledgerV)
 	w.ledgers[n.Name] = n
 	w.ledgerL = append(w.ledgerL, ledgerEvent{n.Name, n})
 	if w.onPut != nil {
-		w.onPut(r, old, n)
+		w.onPut(r, knew, old, n)
 	}
 }
 
 func (s *storeOf) Update(ctx context.Context, l *v1alpha1.DeviceLedger) (*v1alpha1.DeviceLedger, error) {
+	knew := s.knows()
 	v, err := s.r.park(ctx, s.inc, "put ledger "+l.Name)
 	if err != nil {
 		return nil, err
@@ -682,7 +709,7 @@ func (s *storeOf) Update(ctx context.Context, l *v1alpha1.DeviceLedger) (*v1alph
 		return nil, ErrConflict
 	}
 	n := l.DeepCopy()
-	w.store(s.r, old, n)
+	w.store(s.r, knew, old, n)
 	if v == vLose {
 		w.logf("r%d answer lost", s.r.i)
 		return nil, errLost
@@ -718,7 +745,3 @@ func (w *world) removeLedger(name string) {
 	delete(w.ledgers, name)
 	w.ledgerL = append(w.ledgerL, ledgerEvent{name, nil})
 }
-
-func sortedNames(m map[string]quota.Charge) []string { return slices.Sorted(maps.Keys(m)) }
-
-var _ clock.WithTicker = clock.RealClock{}
