@@ -234,7 +234,9 @@ func (k *checker) counters() {
 			for name, counter := range c.Counters {
 				set.name = name
 				sum := sums[set].DeepCopy()
-				sum.Add(counter.Value)
+				if counter.Value.Sign() > 0 {
+					sum.Add(counter.Value)
+				}
 				sums[set] = sum
 			}
 		}
@@ -251,7 +253,10 @@ func (k *checker) counters() {
 	}
 	for _, d := range charged {
 		for _, c := range d.dev.ConsumesCounters {
-			for name := range c.Counters {
+			for name, counter := range c.Counters {
+				if counter.Value.Sign() <= 0 {
+					continue
+				}
 				key := counterKey{d.key.Driver, d.key.Pool, c.CounterSet, name}
 				sum, have := sums[key], d.pool.sets[c.CounterSet][name]
 				if sum.Cmp(have) > 0 {

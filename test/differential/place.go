@@ -122,7 +122,7 @@ func (e *enumeration) take(a *alternative, d *deviceView, charged bool, result [
 	pool := d.pool.driver + "/" + d.pool.pool
 	oldUsed, oldRolling, oldShared := e.used[pool], e.rolling[pool], e.shared[d.key]
 	if charged {
-		e.used[pool] = withConsumption(oldUsed, d.dev, 1)
+		e.used[pool] = withConsumption(oldUsed, d.dev, 1, e.bugs)
 		e.rolling[pool] = e.withGroups(d)
 	}
 	several := multiple(e.c, d)
@@ -161,7 +161,9 @@ func (e *enumeration) withShare(a *alternative, d *deviceView) map[resourceapi.Q
 	return out
 }
 
-func withConsumption(used map[string]map[string]quantity, d *resourceapi.Device, sign int) map[string]map[string]quantity {
+// withConsumption adds, or takes away, what the device consumes. A negative consumption
+// is none, but for the bug.
+func withConsumption(used map[string]map[string]quantity, d *resourceapi.Device, sign int, bugs Bugs) map[string]map[string]quantity {
 	out := map[string]map[string]quantity{}
 	for set, counters := range used {
 		out[set] = counters
@@ -173,6 +175,9 @@ func withConsumption(used map[string]map[string]quantity, d *resourceapi.Device,
 		}
 		for name, counter := range c.Counters {
 			sum := counters[name].DeepCopy()
+			if counter.Value.Sign() < 0 && !bugs.Has(I141216) {
+				counter.Value = quantity{}
+			}
 			if sign < 0 {
 				sum.Sub(counter.Value)
 			} else {
@@ -237,7 +242,7 @@ func (e *enumeration) groupsOn(p *poolView, set string) groupState {
 func (e *enumeration) countersSuffice(d *deviceView) bool {
 	left := e.available(d.pool)
 	pool := d.pool.driver + "/" + d.pool.pool
-	after := withConsumption(e.used[pool], d.dev, 1)
+	after := withConsumption(e.used[pool], d.dev, 1, e.bugs)
 	if e.bugs.Has(P5) {
 		for set, counters := range left {
 			for name, have := range counters {
@@ -249,9 +254,9 @@ func (e *enumeration) countersSuffice(d *deviceView) bool {
 		return true
 	}
 	for _, c := range d.dev.ConsumesCounters {
-		for name := range c.Counters {
+		for name, counter := range c.Counters {
 			have := left[c.CounterSet][name]
-			if have.Cmp(after[c.CounterSet][name]) < 0 {
+			if counter.Value.Sign() > 0 && have.Cmp(after[c.CounterSet][name]) < 0 {
 				return false
 			}
 		}
@@ -269,7 +274,7 @@ func (e *enumeration) available(p *poolView) map[string]map[string]quantity {
 	for _, list := range [][]*deviceView{p.devices, p.others} {
 		for _, d := range list {
 			if e.use.held(d.key) {
-				left = withConsumption(left, d.dev, -1)
+				left = withConsumption(left, d.dev, -1, e.bugs)
 			}
 		}
 	}
