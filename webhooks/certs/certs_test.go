@@ -146,18 +146,22 @@ func TestReplicasServeTheSameCertificate(t *testing.T) {
 func TestLoserOfARaceTakesOverWhatTheWinnerMade(t *testing.T) {
 	t.Parallel()
 	clock, client := testingclock.NewFakeClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)), cluster()
-	winner, loser := newSource(t, client, clock), newSource(t, client, clock)
-	raced := false
+	elsewhere := cluster()
+	winner, loser := newSource(t, elsewhere, clock), newSource(t, client, clock)
+	round(t, winner)
+	won, raced := secret(t, elsewhere), false
 	client.PrependReactor("update", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if raced {
 			return false, nil, nil
 		}
 		raced = true
-		round(t, winner)
+		if err := client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("secrets"), won, "dq"); err != nil {
+			t.Error(err)
+		}
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, "dq-tls", errors.New("changed"))
 	})
 	round(t, loser)
-	if !winner.current.Load().serving.Leaf.Equal(loser.current.Load().serving.Leaf) {
+	if !raced || !winner.current.Load().serving.Leaf.Equal(loser.current.Load().serving.Leaf) {
 		t.Error("winner and loser serve different certificates")
 	}
 }
