@@ -102,7 +102,7 @@ func (c *Charger) amount(a *alternative, m measure) amount {
 	}
 	f := c.footprint(a, m)
 	switch {
-	case f.broken != "":
+	case f.broken != "" && (m.kind != MeasureDevices || m.selected):
 		return amount{value: times(f.floor, a.devices()), unknown: f.broken}
 	case f.candidates == 0 || a.all && f.node == nil:
 		return absentAmount(a, m, f)
