@@ -10,6 +10,7 @@ import (
 	quotav1 "github.com/openshift/api/quota/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -71,7 +72,7 @@ func (p *player) denial() {
 	got := p.create(u, "-n team-a-serve -f examples/claims/all-tpus.yaml")
 	want := fmt.Sprintf("exceeded quota: team-a, requested: %s=4, used: %s=4, limited: %s=4", tpuKey, tpuKey, tpuKey)
 	p.check("answer contains", want, extract(got, want))
-	p.check("answer names the status", "is forbidden", extract(got+" is forbidden", "is forbidden"))
+	p.check("status", string(metav1.StatusReasonForbidden), string(p.reason))
 }
 
 func (p *player) otherProject() {

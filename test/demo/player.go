@@ -38,6 +38,8 @@ type player struct {
 	checks   int
 	problems []string
 	fatal    error
+	// reason of the last create that was not admitted
+	reason metav1.StatusReason
 }
 
 func (p *player) title(format string, a ...any) {
@@ -107,14 +109,15 @@ const admitted = "admitted"
 func (p *player) create(u *unstructured.Unstructured, how string) string {
 	p.say("$ kubectl create %s", how)
 	err := p.cp.Client.Create(p.ctx, u)
+	p.reason = apierrors.ReasonForError(err)
 	switch {
 	case err == nil:
 		p.say("%s/%s created", strings.ToLower(u.GetKind()), u.GetName())
 		return admitted
-	case apierrors.ReasonForError(err) == metav1.StatusReasonUnknown:
+	case p.reason == metav1.StatusReasonUnknown:
 		p.stop(err)
 	}
-	for _, line := range wrap("Error from server ("+string(apierrors.ReasonForError(err))+"): "+err.Error(), 110) {
+	for _, line := range wrap("Error from server ("+string(p.reason)+"): "+err.Error(), 110) {
 		p.say("  %s", line)
 	}
 	return err.Error()

@@ -26,7 +26,7 @@ func TestClaimsAreAdmittedUpToTheLimitOverAllProjects(t *testing.T) {
 	err := cp.Client.Create(t.Context(), claim(tn.namespaces[0], "three", "gpu.nvidia.com", 1))
 	wantDenied(t, err,
 		fmt.Sprintf("exceeded quota: %s, requested: %s=1, used: %s=3, limited: %s=3", tn.name, gpuKey, gpuKey, gpuKey),
-		`resourceclaims.resource.k8s.io "three" is forbidden`)
+		`request "r0": 1 device`, "used by this project: "+string(gpuKey)+"=1, by the others together: "+string(gpuKey)+"=2")
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil || len(status.Status().Details.Causes) == 0 ||
 		status.Status().Details.Causes[0].Type != "QuotaExceeded" {

@@ -139,7 +139,7 @@ func (c *ControlPlane) managerKubeconfig(identity string) (string, error) {
 // WaitReady waits until the manager is ready, at most a minute.
 func (m *Manager) WaitReady(ctx context.Context) error {
 	last := errors.New("not asked")
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		select {
 		case <-m.done:
 			return false, fmt.Errorf("manager ended: %w", m.err)

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/devicequota/devicequota/allocator"
 	devices "github.com/devicequota/devicequota/allocator/cluster"
@@ -36,6 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
+	ctrllog.SetLogger(logr.Discard())
 	if cp, err = harness.Start(harness.Options{OldVersions: true, Flags: map[string]string{
 		"feature-gates": "DRADeviceTaintRules=true", "enable-garbage-collector": "true",
 	}}); err != nil {
