@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,8 +45,8 @@ func (g *guard) Handle(ctx context.Context, req admission.Request) (resp admissi
 			resp = outage(fmt.Errorf("panic: %v", r), notes{})
 		}
 		g.recorder.InFlight(g.webhook, -1)
-		if req.UID == SelfCheckUID && resp.Allowed {
-			return // ours: no admission, and of no interest unless it is refused
+		if req.UID == SelfCheckUID {
+			return // no admission: whoever checks says what came of it
 		}
 		decision, reasons := resp.AuditAnnotations[AuditDecision], reasonsOf(resp)
 		g.recorder.Admission(g.webhook, decision, reasons, time.Since(start))
@@ -82,12 +83,9 @@ func reasonsOf(resp admission.Response) []Reason {
 	}
 	var out []Reason
 	add := func(r Reason) {
-		for _, have := range out {
-			if have == r {
-				return
-			}
+		if known(r) && !slices.Contains(out, r) {
+			out = append(out, r)
 		}
-		out = append(out, r)
 	}
 	if resp.Result != nil && resp.Result.Details != nil {
 		for _, c := range resp.Result.Details.Causes {

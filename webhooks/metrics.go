@@ -56,15 +56,12 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Admission implements Recorder. Words that are no reason of ours are not counted, which
-// keeps the label's values a closed set.
+// Admission implements Recorder.
 func (m *Metrics) Admission(webhook, decision string, reasons []Reason, elapsed time.Duration) {
 	m.admissions.WithLabelValues(webhook, decision).Inc()
 	m.duration.WithLabelValues(webhook).Observe(elapsed.Seconds())
 	for _, r := range reasons {
-		if known(r) {
-			m.reasons.WithLabelValues(webhook, string(r)).Inc()
-		}
+		m.reasons.WithLabelValues(webhook, string(r)).Inc()
 	}
 }
 
@@ -75,12 +72,3 @@ func (m *Metrics) InFlight(webhook string, delta int) {
 
 // Panic implements Recorder.
 func (m *Metrics) Panic(webhook string) { m.panics.WithLabelValues(webhook).Inc() }
-
-func known(r Reason) bool {
-	for _, k := range Reasons() {
-		if k == r {
-			return true
-		}
-	}
-	return false
-}

@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -44,6 +45,9 @@ func Reasons() []Reason {
 		ReasonInvalid, ReasonNoMatchingDevice, ReasonUnenforcedKey, ReasonAliasedKey, ReasonUnknownClass,
 		ReasonBelowUsage, ReasonZeroDefault, ReasonMutated}
 }
+
+// known tells whether the word is one of the reasons.
+func known(r Reason) bool { return slices.Contains(Reasons(), r) }
 
 // maxWarning is how long one warning may be, in bytes.
 // Source: k8s.io/api/admission/v1 AdmissionResponse.Warnings.

@@ -7,13 +7,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admission/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -124,24 +128,69 @@ func (c *selfCheck) ask(ctx context.Context, version string) error {
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 		return err
 	}
-	if answer.Response == nil || !answer.Response.Allowed {
-		return fmt.Errorf("refused: %v", answer.Response)
+	switch r := answer.Response; {
+	case r == nil:
+		return errors.New("no response")
+	case !r.Allowed && r.Result != nil:
+		return errors.New(r.Result.Message)
+	case !r.Allowed:
+		return errors.New("refused")
 	}
 	return nil
 }
 
 // healthMux serves liveness and readiness.
-func healthMux(checks map[string]healthz.Checker) http.Handler {
+func healthMux(checks map[string]healthz.Checker, log logr.Logger) http.Handler {
 	mux := http.NewServeMux()
-	mount := func(path string, h *healthz.Handler) {
-		mux.Handle(path, http.StripPrefix(path, h))
-		mux.Handle(path+"/", http.StripPrefix(path, h))
+	mount := func(path string, h http.Handler) {
+		mux.Handle(path, h)
+		mux.Handle(path+"/", h)
 	}
-	alive := &healthz.Handler{Checks: map[string]healthz.Checker{"ping": healthz.Ping}}
+	alive := &health{checks: map[string]healthz.Checker{"ping": healthz.Ping}, log: log}
 	mount("/livez", alive)
 	mount("/healthz", alive)
-	mount("/readyz", &healthz.Handler{Checks: checks})
+	mount("/readyz", &health{checks: checks, log: log})
 	return mux
+}
+
+// health answers 200 when all checks pass, else 500, and says of each check why it fails.
+type health struct {
+	checks map[string]healthz.Checker
+	log    logr.Logger
+
+	mu sync.Mutex // protects following
+	// last is what was answered last, to log changes only.
+	last string
+}
+
+// ServeHTTP implements http.Handler.
+func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var text strings.Builder
+	status := http.StatusOK
+	for _, name := range slices.Sorted(maps.Keys(h.checks)) {
+		if err := h.checks[name](r); err != nil {
+			status = http.StatusInternalServerError
+			fmt.Fprintf(&text, "[-]%s failed: %v\n", name, err)
+			continue
+		}
+		fmt.Fprintf(&text, "[+]%s ok\n", name)
+	}
+	h.changed(status, text.String())
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	if _, err := w.Write([]byte(text.String())); err != nil {
+		h.log.V(1).Info("health not received", "error", err.Error())
+	}
+}
+
+func (h *health) changed(status int, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.last == text {
+		return
+	}
+	h.last = text
+	h.log.Info("health changed", "status", status, "checks", text)
 }
 
 // started calls once when all checks pass.

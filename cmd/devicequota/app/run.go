@@ -284,7 +284,7 @@ func (i *instance) addServers(ctx context.Context) error {
 		}
 	}
 	if i.o.HealthAddress != AddressOff {
-		if err := i.mgr.Add(everywhere{"health", i.o.HealthAddress, healthMux(checks)}); err != nil {
+		if err := i.mgr.Add(everywhere{"health", i.o.HealthAddress, healthMux(checks, log.FromContext(ctx).WithName("health"))}); err != nil {
 			return err
 		}
 	}
