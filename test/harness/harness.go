@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/go-logr/logr"
 	quotav1 "github.com/openshift/api/quota/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/devicequota/devicequota/quota/v1alpha1"
 )
@@ -109,6 +111,7 @@ func Start(o Options) (*ControlPlane, error) {
 	if cp.Config, err = env.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), env.Stop(), os.RemoveAll(dir))
 	}
+	log.SetLogger(logr.Discard())
 	cp.Config.QPS, cp.Config.Burst = -1, 0
 	if cp.Client, err = client.New(cp.Config, client.Options{Scheme: scheme}); err == nil {
 		err = os.WriteFile(cp.Kubeconfig, env.KubeConfig, 0o600)
