@@ -312,7 +312,7 @@ func (k *checker) fields(results []resourceapi.AllocationResult) {
 		k.complain("%v", err)
 		return
 	}
-	if d := diffResults(want, results); d != "" {
+	if d := DiffResults(want, results); d != "" {
 		k.complain("fields: want -, got +:\n%s", d)
 	}
 	seen := map[string]bool{}

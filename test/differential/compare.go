@@ -54,13 +54,14 @@ func Diff(a, b Answer) string {
 	if a.Verdict != Fits {
 		return ""
 	}
-	d := diffResults(a.Results, b.Results)
+	d := DiffResults(a.Results, b.Results)
 	if x, y := describe(a.Results), describe(b.Results); d != "" && x != y {
 		return x + "\n  against\n" + y
 	}
 	return d
 }
 
-func diffResults(a, b []resourceapi.AllocationResult) string {
+// DiffResults compares results but for the values of share IDs.
+func DiffResults(a, b []resourceapi.AllocationResult) string {
 	return cmp.Diff(a, b, sameResults)
 }

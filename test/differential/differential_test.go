@@ -96,7 +96,7 @@ func differ(c *Case, y *tally) (problems []string) {
 		}
 		if right.Verdict == GivesUp {
 			y.add("enumeration: %s", right.Verdict)
-		} else if d := Diff(right, mine); d != "" {
+		} else if d := Diff(right, mine); d != "" && !onTheWay(c, node, right, mine) {
 			complain(node, "enumeration - against ours +:\n%s", d)
 		}
 		if p := difference(c, c.Nodes[:i+1], theirs, mine, y); p != "" {
@@ -107,6 +107,16 @@ func differ(c *Case, y *tally) (problems []string) {
 		problems = append(problems, fmt.Sprintf("seed %d: an input was modified", c.Seed))
 	}
 	return problems
+}
+
+// onTheWay reports whether the right answer is an error that a plain search meets on some
+// device, on a path that leads nowhere, and ours did not go that path: it gives the answer of a
+// search that passes over such devices.
+func onTheWay(c *Case, node *corev1.Node, right, mine Answer) bool {
+	if !right.OnTheWay || mine.Verdict == Fails {
+		return false
+	}
+	return Diff(NewReference(c, NoBugs, referenceBudget).Lenient().Allocate(node), mine) == ""
 }
 
 // difference explains why upstream's answer is another one, or says that nothing explains it.
@@ -128,6 +138,11 @@ func difference(c *Case, nodes []*corev1.Node, theirs, mine Answer, y *tally) st
 		return ""
 	}
 	bugs, known := Explain(c, nodes, theirs, explainBudget)
+	node := nodes[len(nodes)-1]
+	if known && bugs == NoBugs && onTheWay(c, node, NewReference(c, NoBugs, explainBudget).Allocate(node), mine) {
+		y.add("difference: error on the way (upstream %s, ours %s)", theirs.Verdict, mine.Verdict)
+		return ""
+	}
 	if !known || bugs == NoBugs {
 		return fmt.Sprintf("no known bug explains upstream - against ours +:\n%s", d)
 	}

@@ -16,6 +16,8 @@ type Reference struct {
 	c      *Case
 	bugs   Bugs
 	budget int64
+	// lenient passes over devices on which an expression fails, instead of ending the search.
+	lenient bool
 	// counters is what CounterCache remembers across nodes.
 	counters map[string]map[string]map[string]quantity
 	groups   map[string]map[string]groupState
@@ -24,6 +26,13 @@ type Reference struct {
 // NewReference prepares an enumeration of the case, of at most budget steps per node.
 func NewReference(c *Case, bugs Bugs, budget int64) *Reference {
 	return &Reference{c: c, bugs: bugs, budget: budget, counters: map[string]map[string]map[string]quantity{}, groups: map[string]map[string]groupState{}}
+}
+
+// Lenient makes an error that the search meets on a device a reason not to take the
+// device, and returns the enumeration.
+func (r *Reference) Lenient() *Reference {
+	r.lenient = true
+	return r
 }
 
 var (
@@ -88,7 +97,7 @@ func (e *enumeration) answer() Answer {
 	case errors.Is(err, errTooMany):
 		return Answer{Verdict: DoesNotFit}
 	case err != nil:
-		return Answer{Verdict: Fails, Err: err}
+		return Answer{Verdict: Fails, Err: err, OnTheWay: true}
 	case !ok:
 		return Answer{Verdict: DoesNotFit}
 	}
@@ -231,15 +240,12 @@ func (e *enumeration) prepareAll(a *alternative) error {
 			if err != nil {
 				return err
 			}
-			if ok && !e.bugs.Has(I141091) && !featuresAllow(e.c, e.node, d) {
-				ok = false
-			}
 			if ok && e.c.Features.ConsumableCapacity {
 				if _, ok, err = amounts(a.capacity, d.dev, e.c.Features.FractionalCapacityRange); err != nil {
 					return err
 				}
 			}
-			if ok {
+			if ok && (e.bugs.Has(I141091) || featuresAllow(e.c, e.node, d)) {
 				a.all = append(a.all, d)
 			}
 		}
@@ -318,16 +324,13 @@ func (e *enumeration) fill(a *alternative, k int64, start int) (bool, error) {
 			continue
 		}
 		ok, err := e.selects(a, d)
-		if err != nil {
+		if ok && err == nil {
+			ok, err = e.roomFor(a, d)
+		}
+		if err != nil && !e.lenient {
 			return false, err
 		}
-		if !ok {
-			continue
-		}
-		if ok, err = e.roomFor(a, d); err != nil {
-			return false, err
-		}
-		if !ok {
+		if !ok || err != nil {
 			continue
 		}
 		if ok, err = e.try(a, d, k, i+1); ok || err != nil {
@@ -340,6 +343,9 @@ func (e *enumeration) fill(a *alternative, k int64, start int) (bool, error) {
 // try takes the device, goes on, and gives it back if that leads nowhere.
 func (e *enumeration) try(a *alternative, d *deviceView, k int64, next int) (bool, error) {
 	ok, undo, err := e.place(a, d)
+	if e.lenient && err != nil {
+		return false, nil
+	}
 	if !ok || err != nil {
 		return false, err
 	}

@@ -38,6 +38,8 @@ type Answer struct {
 	Results []resourceapi.AllocationResult
 	// Err is set for Fails and Panics.
 	Err error
+	// OnTheWay tells that a search met the error on some device; only the enumeration knows.
+	OnTheWay bool
 	// Steps counts the allocator's own steps.
 	Steps int64
 }
@@ -105,6 +107,18 @@ func NewUpstream(c *Case, budget int64) (*Upstream, error) {
 		return nil, err
 	}
 	return &Upstream{allocator: allocator, budget: budget}, nil
+}
+
+// NewUpstreamMaker returns a function that makes upstream's allocator for the case, with
+// all that the scheduler keeps between scheduling attempts prepared beforehand.
+func NewUpstreamMaker(c *Case) func(ctx context.Context) (structured.Allocator, error) {
+	lister, state := classes{}, UpstreamState(c)
+	for _, class := range c.Classes {
+		lister[class.Name] = class
+	}
+	return func(ctx context.Context) (structured.Allocator, error) {
+		return structured.NewAllocator(ctx, c.Features, state, lister, c.Slices, sharedCache)
+	}
 }
 
 // UpstreamState converts the allocated claims as the scheduler does.
