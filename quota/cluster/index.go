@@ -42,6 +42,7 @@ type index struct {
 
 	charger  *quota.Charger // nil until the first inventory
 	revision uint64         // of the charger's inventory
+	recount  time.Duration  // what the last full one took
 	version  quota.Vector   // the content is at least this new
 	recorded quota.Vector   // the newest change that the content has, of those that charging reads
 

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -31,6 +33,7 @@ func (x *index) setInventory(at inventoryAt) {
 	}
 	jobs := x.jobsLocked()
 	x.mu.Unlock()
+	begun := x.clock.Now()
 
 	charger := quota.NewCharger(at.inventory)
 	for i := range jobs {
@@ -53,6 +56,19 @@ func (x *index) setInventory(at inventoryAt) {
 	for name := range x.accounts {
 		x.changed(Change{Quota: name})
 	}
+	x.recount = x.clock.Since(begun)
+}
+
+// size returns how many claims and pods are counted, and how long the last recount took.
+func (x *index) size() (claims, pods int, recount time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, o := range x.objects {
+		if o.claim != nil {
+			claims++
+		}
+	}
+	return claims, len(x.objects) - claims, x.recount
 }
 
 func (x *index) setInventoryVersionLocked(at inventoryAt) {

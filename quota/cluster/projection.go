@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -28,6 +29,8 @@ type ProjectionOptions struct {
 	// Budget is how many projections are written per second, so long as that is enough to
 	// write each of them once a minute. Zero means DefaultBudget.
 	Budget float64
+	// Workers is how many are written at the same time. Zero means 4.
+	Workers int
 	// Interval is the least time between two writes of one quota's status. Zero means DefaultInterval.
 	Interval time.Duration
 	// Clock is the real one when nil.
@@ -82,6 +85,9 @@ type appliedObject struct {
 func NewProjection(o ProjectionOptions) *Projection {
 	if o.Budget == 0 {
 		o.Budget = DefaultBudget
+	}
+	if o.Workers == 0 {
+		o.Workers = 4
 	}
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
@@ -198,11 +204,13 @@ func (p *Projection) Backlog() (waiting int, writes uint64) {
 	return p.queue.len(), p.writes
 }
 
-// work writes what is queued until ctx ends.
+// work writes what is queued until ctx ends, several at a time and none twice at once.
 func (p *Projection) work(ctx context.Context) {
-	var tokens float64
-	last := p.o.Clock.Now()
-	for ctx.Err() == nil {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	free := make(chan struct{}, p.o.Workers)
+	budget := tokens{clock: p.o.Clock, last: p.o.Clock.Now()}
+	for {
 		key, ok := p.next()
 		if !ok {
 			if !p.queue.wait(ctx) {
@@ -210,22 +218,49 @@ func (p *Projection) work(ctx context.Context) {
 			}
 			continue
 		}
-		// A token bucket of one second's budget.
-		rate := p.rate()
-		now := p.o.Clock.Now()
-		tokens = min(rate, tokens+rate*now.Sub(last).Seconds())
-		last = now
-		wrote, err := p.project(ctx, key)
-		if err != nil && ctx.Err() == nil {
-			p.retry(ctx, key, err)
-		}
-		if !wrote {
-			continue
-		}
-		if tokens--; tokens < 0 && !p.sleep(ctx, time.Duration(-tokens/rate*float64(time.Second))) {
+		if wait := budget.take(p.rate()); wait > 0 && !p.sleep(ctx, wait) {
 			return
 		}
+		select {
+		case <-ctx.Done():
+			return
+		case free <- struct{}{}:
+		}
+		wg.Go(func() {
+			defer func() { <-free }()
+			wrote, err := p.project(ctx, key)
+			p.finish(key, err)
+			if !wrote {
+				budget.giveBack()
+			}
+		})
 	}
+}
+
+// tokens is a bucket of one second's budget.
+type tokens struct {
+	clock clock.PassiveClock
+
+	mu    sync.Mutex // protects the following
+	count float64
+	last  time.Time
+}
+
+// take takes a token and returns how long to wait for it at the given rate per second.
+func (t *tokens) take(rate float64) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.clock.Now()
+	t.count = min(rate, t.count+rate*now.Sub(t.last).Seconds())
+	t.last = now
+	t.count--
+	return time.Duration(max(0, -t.count/rate) * float64(time.Second))
+}
+
+func (t *tokens) giveBack() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count++
 }
 
 // rate is the budget in writes per second, raised so that all that waits is written in time.
@@ -252,14 +287,17 @@ func (p *Projection) next() (projectionKey, bool) {
 	return p.queue.next(p.o.Clock.Now())
 }
 
-// retry queues the key again, later.
-func (p *Projection) retry(ctx context.Context, key projectionKey, err error) {
-	if !apierrors.IsConflict(err) {
+// finish lets the key be projected again, later if it did not succeed.
+func (p *Projection) finish(key projectionKey, err error) {
+	if err != nil && !apierrors.IsConflict(err) && !errors.Is(err, context.Canceled) {
 		p.o.Log.Error(err, "projection not written", "quota", key.quota, "namespace", key.namespace)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.queue.later(key, p.o.Clock.Now().Add(retryAfter))
+	p.queue.done(key)
+	if err != nil {
+		p.queue.later(key, p.o.Clock.Now().Add(retryAfter))
+	}
 }
 
 // retryAfter is how long a write that did not succeed waits.

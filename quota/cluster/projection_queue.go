@@ -18,18 +18,26 @@ type projectionQueue struct {
 	queued map[projectionKey]bool
 	// due are keys that wait for a time.
 	due map[projectionKey]time.Time
+	// taken are keys that are being written; again those that were queued meanwhile.
+	taken map[projectionKey]bool
+	again map[projectionKey]bool // key -> urgent
 
 	wake chan struct{}
 }
 
 func (q *projectionQueue) init() {
 	q.queued, q.due, q.wake = map[projectionKey]bool{}, map[projectionKey]time.Time{}, make(chan struct{}, 1)
+	q.taken, q.again = map[projectionKey]bool{}, map[projectionKey]bool{}
 }
 
-func (q *projectionQueue) len() int { return len(q.queued) + len(q.due) }
+func (q *projectionQueue) len() int { return len(q.queued) + len(q.due) + len(q.taken) }
 
 // add queues the key unless it waits already at least as urgently.
 func (q *projectionQueue) add(key projectionKey, urgent bool) {
+	if q.taken[key] {
+		q.again[key] = q.again[key] || urgent
+		return
+	}
 	was, waits := q.queued[key]
 	switch {
 	case urgent && !(waits && was):
@@ -58,7 +66,16 @@ func (q *projectionQueue) signal() {
 	}
 }
 
-// next takes the next key out.
+// done lets a taken key be queued again.
+func (q *projectionQueue) done(key projectionKey) {
+	delete(q.taken, key)
+	if urgent, again := q.again[key]; again {
+		delete(q.again, key)
+		q.add(key, urgent)
+	}
+}
+
+// next takes the next key out, until done.
 func (q *projectionQueue) next(now time.Time) (projectionKey, bool) {
 	for key, at := range q.due {
 		if !at.After(now) {
@@ -72,6 +89,7 @@ func (q *projectionQueue) next(now time.Time) (projectionKey, bool) {
 			*list = (*list)[1:]
 			if _, waits := q.queued[key]; waits {
 				delete(q.queued, key)
+				q.taken[key] = true
 				return key, true
 			}
 		}

@@ -1,0 +1,284 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	quotav1 "github.com/openshift/api/quota/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+)
+
+// stage is a projection with a quota over projects p0, p1, ... that is driven by hand.
+type stage struct {
+	*Projection
+	t     *testing.T
+	sim   *simulation
+	clock *testclock.FakeClock
+	used  map[string]corev1.ResourceList
+	crq   *quotav1.ClusterResourceQuota
+}
+
+func newStage(t *testing.T, projects int) *stage {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{quotav1.Install, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &stage{t: t, sim: newSimulation(t, 1), used: map[string]corev1.ResourceList{}}
+	s.clock = s.sim.clock
+	s.crq = &quotav1.ClusterResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q", UID: "q"}}
+	s.crq.Spec.Quota.Hard = corev1.ResourceList{objectsKey: resource.MustParse("100")}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(s.crq).WithObjects(s.crq).Build()
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "q"}, s.crq); err != nil {
+		t.Fatal(err)
+	}
+	s.sim.target(quota.Quotas).Set(s.crq.DeepCopy(), 1)
+	for i := range projects {
+		s.used[fmt.Sprintf("p%d", i)] = corev1.ResourceList{}
+	}
+	s.Projection = NewProjection(ProjectionOptions{Client: c, View: s.sim.view, Platform: Kubernetes, Clock: s.clock})
+	return s
+}
+
+// offer makes a recount in which the project uses so many claims.
+func (s *stage) offer(project string, claims int64) {
+	s.used[project] = corev1.ResourceList{objectsKey: *resource.NewQuantity(claims, resource.DecimalSI)}
+	q, _ := quota.Parse(s.crq, quota.ParseOptions{})
+	o := newObserved(quota.Vector{}, quota.Vector{})
+	o.Quota = q
+	for name, used := range s.used {
+		o.ByNamespace[name] = used
+		quota.AddTo(o.Used, used)
+	}
+	s.Offer("q", o)
+}
+
+// drain writes what is queued and returns the keys in order.
+func (s *stage) drain() []projectionKey {
+	s.t.Helper()
+	var keys []projectionKey
+	for {
+		key, ok := s.next()
+		if !ok {
+			return keys
+		}
+		wrote, err := s.project(s.t.Context(), key)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.finish(key, nil)
+		if wrote {
+			keys = append(keys, key)
+		}
+		// As the watch has it.
+		crq := &quotav1.ClusterResourceQuota{}
+		if err := s.o.Client.Get(s.t.Context(), client.ObjectKey{Name: "q"}, crq); err != nil {
+			s.t.Fatal(err)
+		}
+		s.sim.target(quota.Quotas).Set(crq, 1)
+	}
+}
+
+func (s *stage) shown(project string) int64 {
+	s.t.Helper()
+	a := &quotav1.AppliedClusterResourceQuota{}
+	if err := s.o.Client.Get(s.t.Context(), client.ObjectKey{Namespace: project, Name: "q"}, a); err != nil {
+		s.t.Fatal(err)
+	}
+	q := a.Status.Total.Used[objectsKey]
+	return q.Value()
+}
+
+func TestTheProjectInWhichSomethingChangedIsWrittenFirst(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 20)
+	s.offer("p3", 1)
+	if n := len(s.drain()); n != 21 {
+		t.Fatalf("want the status and 20 projects, got %d writes", n)
+	}
+	s.clock.Step(time.Second)
+	s.offer("p13", 5)
+	keys := s.drain()
+	want := []projectionKey{{"q", ""}, {"q", "p13"}}
+	if diff := cmp.Diff(want, keys[:2], cmp.AllowUnexported(projectionKey{})); diff != "" {
+		t.Errorf("first writes (-want +got):\n%s", diff)
+	}
+	if len(keys) != 21 || s.shown("p7") != 6 {
+		t.Errorf("%d writes; p7 is shown %d", len(keys), s.shown("p7"))
+	}
+}
+
+func TestWhatIsShownAlreadyIsNotWritten(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 3)
+	s.offer("p0", 1)
+	s.drain()
+	s.clock.Step(time.Hour)
+	s.offer("p0", 1)
+	if keys := s.drain(); len(keys) != 0 {
+		t.Errorf("written: %v", keys)
+	}
+}
+
+func TestStoredProjectionsStayUntilTheirQuotaIsRecounted(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 2)
+	s.offer("p0", 1)
+	s.drain()
+	// Another leader, which knows what is stored and has recounted nothing yet.
+	next := &stage{Projection: NewProjection(s.o), t: t, sim: s.sim, clock: s.clock, used: s.used, crq: s.crq}
+	stored := &quotav1.AppliedClusterResourceQuotaList{}
+	if err := s.o.Client.List(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
+	var objs []client.Object
+	for i := range stored.Items {
+		objs = append(objs, &stored.Items[i])
+	}
+	appliedTarget{next.Projection}.Replace(objs, 1000)
+	next.sweep()
+	if keys := next.drain(); len(keys) != 0 {
+		t.Errorf("written: %v", keys)
+	}
+	if got := next.shown("p0"); got != 1 {
+		t.Errorf("want 1, got %d", got)
+	}
+	next.offer("p0", 1)
+	if keys := next.drain(); len(keys) != 0 {
+		t.Errorf("written though it was as it shall be: %v", keys)
+	}
+}
+
+func TestAProjectThatLeftLosesItsProjection(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 2)
+	s.offer("p0", 1)
+	s.drain()
+	delete(s.used, "p1")
+	s.offer("p0", 1)
+	s.drain()
+	list := &quotav1.AppliedClusterResourceQuotaList{}
+	if err := s.o.Client.List(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 1 || list.Items[0].Namespace != "p0" {
+		t.Errorf("left: %v", list.Items)
+	}
+}
+
+func TestAQuotasStatusIsWrittenAtMostOnceASecond(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 1)
+	s.offer("p0", 1)
+	s.drain()
+	s.clock.Step(300 * time.Millisecond)
+	s.offer("p0", 2)
+	for _, key := range s.drain() {
+		if key.namespace == "" {
+			t.Error("written after 300 ms")
+		}
+	}
+	s.clock.Step(700 * time.Millisecond)
+	if diff := cmp.Diff([]projectionKey{{"q", ""}}, s.drain(), cmp.AllowUnexported(projectionKey{})); diff != "" {
+		t.Errorf("after a second (-want +got):\n%s", diff)
+	}
+}
+
+func TestTheBudgetGrowsSoThatEverythingIsWrittenWithinAMinute(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 0)
+	if got := s.rate(); got != DefaultBudget {
+		t.Errorf("idle: want %v, got %v", DefaultBudget, got)
+	}
+	for i := range 30000 {
+		s.used[fmt.Sprintf("p%d", i)] = corev1.ResourceList{}
+	}
+	s.offer("p0", 1)
+	if got := s.rate(); got < 30000/60.0 {
+		t.Errorf("30000 waiting: %v writes per second", got)
+	}
+}
+
+func TestTheBudgetIsAtMostOneSecondsWorthAtOnce(t *testing.T) {
+	t.Parallel()
+	c := testclock.NewFakeClock(time.Unix(1, 0))
+	b := tokens{clock: c, last: c.Now()}
+	c.Step(time.Hour)
+	waited := 0
+	for range 60 {
+		if b.take(50) > 0 {
+			waited++
+		}
+	}
+	if waited != 10 {
+		t.Errorf("want 10 of 60 to wait, got %d", waited)
+	}
+}
+
+func TestQueueTakesEachKeyOnceAndUrgentOnesFirst(t *testing.T) {
+	t.Parallel()
+	var q projectionQueue
+	q.init()
+	now := time.Unix(1, 0)
+	a, b, c := projectionKey{"q", "a"}, projectionKey{"q", "b"}, projectionKey{"q", "c"}
+	q.add(a, false)
+	q.add(b, false)
+	q.add(b, true)
+	q.add(a, false)
+	q.later(c, now.Add(time.Second))
+	var got []projectionKey
+	take := func() {
+		for {
+			key, ok := q.next(now)
+			if !ok {
+				return
+			}
+			got = append(got, key)
+		}
+	}
+	take()
+	q.add(b, false) // changed while it is being written
+	take()
+	q.done(b)
+	take()
+	now = now.Add(time.Second)
+	take()
+	if diff := cmp.Diff([]projectionKey{b, a, b, c}, got, cmp.AllowUnexported(projectionKey{})); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+	for _, key := range []projectionKey{a, b, c} {
+		q.done(key)
+	}
+	if q.len() != 0 {
+		t.Errorf("%d left", q.len())
+	}
+}
+
+func TestContentIsTheSameAfterTheAPIServerHasDecodedIt(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 1)
+	s.offer("p0", 3)
+	s.drain()
+	stored := &quotav1.AppliedClusterResourceQuota{}
+	if err := s.o.Client.Get(t.Context(), client.ObjectKey{Namespace: "p0", Name: "q"}, stored); err != nil {
+		t.Fatal(err)
+	}
+	got, err := contentOf(stored)
+	if want := s.applied[types.NamespacedName{Namespace: "p0", Name: "q"}].content; err != nil || got != want {
+		t.Errorf("want %x, got %x, %v", want, got, err)
+	}
+}
