@@ -142,11 +142,10 @@ func (a *account) commit(batch []*entry) {
 		}
 		if err == nil {
 			p := a.newPlan(base, batch)
-			if !p.changed() && (live || len(p.added) == 0) {
-				a.answer(batch, p)
-				return
+			if p.worthWriting(batch, live) {
+				err = a.write(ctx, p)
 			}
-			if err = a.write(ctx, p); err == nil {
+			if err == nil {
 				a.answer(batch, p)
 				return
 			}

@@ -38,6 +38,10 @@ func modelConfigs() []modelConfig {
 		configOf("charges shrink", func(c *modelConfig) { c.shrink = true }),
 		configOf("charges shrink and grow", func(c *modelConfig) { c.shrink, c.regrow = true, true }),
 		configOf("extended pods", func(c *modelConfig) { c.ext = true }),
+		configOf("the edge of age", func(c *modelConfig) {
+			c.pods, c.crash, c.split, c.faults, c.noise, c.marks, c.lean = false, false, false, false, false, false, true
+			c.maxDeliveries, c.steps = 1, 300
+		}),
 		configOf("everything", everything),
 		configOf("everything at 34 and 40 s", func(c *modelConfig) {
 			everything(c)

@@ -203,7 +203,7 @@ func (m *model) justified(d *delivery, denial quota.Denial) bool {
 func (m *model) limitAfter(d *delivery, denial quota.Denial) bool {
 	for _, spans := range m.spans {
 		for _, s := range spans {
-			if s.limitA == 0 || s.end != 0 && s.end < d.arrived {
+			if !s.quota || s.end != 0 && s.end < d.arrived {
 				continue
 			}
 			hard := map[corev1.ResourceName]int64{keyA: s.limitA}

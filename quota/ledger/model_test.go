@@ -102,13 +102,10 @@ type limits struct {
 
 // span is how long a version of a quota or namespace was current; end 0: it still is.
 type span struct {
-	rv       uint64
-	end      int
-	uid      types.UID
-	limitA   int64
-	hasB     bool
-	limitB   int64
-	begunSeq int
+	rv             uint64
+	end            int
+	quota, hasB    bool
+	limitA, limitB int64
 }
 
 type model struct {
@@ -126,6 +123,7 @@ type model struct {
 	bg         map[int]int // running background settles by replica
 	removing   map[int]bool
 	faulted    map[int]bool
+	verdicts   map[*delivery]Verdict
 	err        string
 	stats      map[string]int
 }
@@ -149,7 +147,7 @@ func (m *model) fail(format string, args ...any) {
 
 func newModel(c modelConfig, r *rand.Rand) *model {
 	m := &model{c: c, rand: r, known: map[string]*limits{}, spans: map[types.UID][]span{}, observed: map[string]quota.Vector{},
-		bg: map[int]int{}, removing: map[int]bool{}, faulted: map[int]bool{}, stats: map[string]int{}}
+		bg: map[int]int{}, removing: map[int]bool{}, verdicts: map[*delivery]Verdict{}, faulted: map[int]bool{}, stats: map[string]int{}}
 	o := Options{HoldAge: c.age, Rand: rand.NewPCG(1, 2)}
 	m.world = newWorld(o, c.namespaces, c.quotas, c.replicas, c.hard)
 	m.world.split = c.split
@@ -186,8 +184,9 @@ func (m *model) firstLedger(q int) {
 // begins notes that a version of a namespace or quota is current now.
 func (m *model) begins(o object) {
 	m.ends(o.uid)
-	s := span{rv: o.rv, uid: o.uid, begunSeq: m.seq}
+	s := span{rv: o.rv}
 	if o.q != nil {
+		s.quota = true
 		a, b := o.q.Hard[keyA], o.q.Hard[keyB]
 		_, s.hasB = o.q.Hard[keyB]
 		s.limitA, s.limitB = a.Value(), b.Value()
@@ -273,6 +272,12 @@ func (m *model) enabled() []action {
 
 func (m *model) timeActions(add func(int, func())) {
 	if m.choose != nil {
+		return
+	}
+	if m.c.lean {
+		add(20, func() { m.pass(m.c.persist - 400*time.Millisecond) })
+		add(20, func() { m.pass(200 * time.Millisecond) })
+		add(5, func() { m.pass(time.Duration(1+m.n(60)) * time.Millisecond) })
 		return
 	}
 	add(8, func() { m.pass(time.Duration(1+m.n(60)) * time.Millisecond) })
@@ -532,13 +537,26 @@ func (m *model) deleteLedger(q int) {
 }
 
 func (m *model) relabel(i int) {
-	o := *find(m.res[kNS].objs, types.UID(fmt.Sprintf("ns-%d", i)))
 	labels := map[string]string{}
 	for q := range m.c.quotas {
 		if m.n(2) == 0 {
 			labels[quotaName(q)] = "yes"
 		}
 	}
+	m.setLabels(i, labels)
+}
+
+// label lets the first quota cover the namespace, or not.
+func (m *model) label(i int, covered bool) {
+	labels := map[string]string{}
+	if covered {
+		labels[quotaName(0)] = "yes"
+	}
+	m.setLabels(i, labels)
+}
+
+func (m *model) setLabels(i int, labels map[string]string) {
+	o := *find(m.res[kNS].objs, types.UID(fmt.Sprintf("ns-%d", i)))
 	for _, r := range m.requests {
 		for q := range m.c.quotas {
 			if r.ns == o.name && o.labels[quotaName(q)] != "" && labels[quotaName(q)] == "" {
@@ -670,6 +688,7 @@ func (m *model) answered(a answer) {
 		}
 		return
 	}
+	m.verdicts[d] = a.dec.Verdict
 	m.stats[[...]string{"allowed", "denied", "busy"}[a.dec.Verdict]]++
 	if a.dec.Verdict == Denied {
 		m.checkDenied(d, a.dec)
@@ -697,7 +716,7 @@ func (m *model) grant(d *delivery, dec Decision) {
 	}
 	for q := range m.c.quotas {
 		name := quotaName(q)
-		if _, ok := dec.Charges[name]; ok {
+		if c, ok := dec.Charges[name]; ok && len(c.Amounts) > 0 {
 			r.charged[name] = true
 			_, r.chargedB[name] = dec.Charges[name].Amounts[keyB]
 		}

@@ -372,6 +372,24 @@ func (p *plan) condition(e *entry) {
 	l.Conditions = next
 }
 
+// worthWriting returns true if the plan has to be stored before its outcomes are true. live
+// tells that base was read live in this try: then holds that it has already are stored. A settle
+// alone is left to those who ask for one.
+func (p *plan) worthWriting(batch []*entry, live bool) bool {
+	if len(p.added) > 0 {
+		return !live || p.changed()
+	}
+	if len(p.reinserted) > 0 || p.next.Status.Rebuilding != p.base.Status.Rebuilding {
+		return true
+	}
+	for _, e := range batch {
+		if e.request == nil {
+			return p.changed()
+		}
+	}
+	return false
+}
+
 // changed returns true if writing next would tell anybody anything: more than that the same
 // is true at newer versions.
 func (p *plan) changed() bool {
