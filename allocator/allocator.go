@@ -117,8 +117,7 @@ func (a *Allocator) Allocate(ctx context.Context, node *corev1.Node, claims []*r
 	case found:
 		return Result{Allocations: s.results(), Steps: s.steps}, nil
 	}
-	unfit, err := s.unfit(ctx)
-	return Result{Unfit: unfit, Steps: s.steps}, err
+	return Result{Unfit: s.unfit(ctx), Steps: s.steps}, nil
 }
 
 // search checks the claims and prepares a search for the node.

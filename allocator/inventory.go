@@ -237,6 +237,15 @@ type nodeView struct {
 	devices int
 }
 
+// add appends the pool with its devices.
+func (v *nodeView) add(pv *poolView) {
+	for _, s := range pv.slices {
+		v.slices = append(v.slices, viewSlice{slice: s, pool: pv, poolNumber: len(v.pools), first: v.devices})
+		v.devices += len(s.devices)
+	}
+	v.pools = append(v.pools, pv)
+}
+
 // position numbers the place, which may be one behind the last device of a slice.
 func (v *nodeView) position(at place) int {
 	if at.slice >= len(v.slices) {
@@ -280,11 +289,10 @@ func (inv *Inventory) view(node *corev1.Node, f poolFilter) (*nodeView, error) {
 		}
 	}
 	slices.SortStableFunc(v.pools, func(a, b *poolView) int { return int(flags(a.binding)) - int(flags(b.binding)) })
-	for i, pv := range v.pools {
-		for _, s := range pv.slices {
-			v.slices = append(v.slices, viewSlice{slice: s, pool: pv, poolNumber: i, first: v.devices})
-			v.devices += len(s.devices)
-		}
+	list := v.pools
+	v.pools = nil
+	for _, pv := range list {
+		v.add(pv)
 	}
 	inv.views.Store(key, v)
 	return v, nil

@@ -66,7 +66,7 @@ func (s *search) verdict(ctx context.Context, a *alternative, vs *viewSlice, d *
 	if reason, detail, err = s.selection(ctx, a, d); reason != "" || err != nil {
 		return reason, detail, err
 	}
-	if d.reach != nil {
+	if d.reach != nil && s.node != nil {
 		matches, err := d.reach.matches(s.node)
 		if err != nil {
 			return "", "", fmt.Errorf("device %q: node selector: %w", d.id(), err)
@@ -162,6 +162,9 @@ func (s *search) missingFeature(d *device) string {
 }
 
 func (s *search) nodeDeclares(feature string) bool {
+	if s.node == nil {
+		return true // the question is about all nodes
+	}
 	for _, f := range s.node.Status.DeclaredFeatures {
 		if f == feature {
 			return true
