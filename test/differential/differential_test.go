@@ -9,12 +9,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
 var (
 	casesFlag = flag.Uint64("cases", 3000, "how many random cases the differential test runs")
+	hardFlag  = flag.Uint64("hard", 600, "how many hard cases the test of hard cases runs")
 	firstFlag = flag.Uint64("first", 1_000_000, "the seed of the first one")
 )
 
@@ -37,15 +39,25 @@ func (y *tally) add(format string, args ...any) {
 	y.counts[fmt.Sprintf(format, args...)]++
 }
 
-// TestDifferential compares our allocator with upstream's and with the enumeration.
+// TestDifferential compares our allocator with upstream's and with the enumeration, on
+// small cases with all features.
 func TestDifferential(t *testing.T) {
+	compareAll(t, *casesFlag, Generate)
+}
+
+// TestDifferentialOnHardCases does the same on cases that need long searches.
+func TestDifferentialOnHardCases(t *testing.T) {
+	compareAll(t, *hardFlag, GenerateHard)
+}
+
+func compareAll(t *testing.T, cases uint64, generate func(seed uint64) *Case) {
 	y := &tally{counts: map[string]int{}}
 	var group sync.WaitGroup
 	const workers = 2
 	for w := range uint64(workers) {
 		group.Go(func() {
-			for i := w; i < *casesFlag; i += workers {
-				for _, problem := range differ(Generate(*firstFlag+i), y) {
+			for i := w; i < cases; i += workers {
+				for _, problem := range differ(generate(*firstFlag+i), y) {
 					y.mu.Lock()
 					if y.failed++; y.failed <= 20 {
 						t.Error(problem)
@@ -63,7 +75,14 @@ func TestDifferential(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(y.counts)) {
 		lines = append(lines, fmt.Sprintf("%-60s %d", name, y.counts[name]))
 	}
-	t.Logf("%d cases:\n%s", *casesFlag, strings.Join(lines, "\n"))
+	t.Logf("%d cases:\n%s", cases, strings.Join(lines, "\n"))
+}
+
+// deepFromTheStart makes our allocator use its second kind of search at once, which otherwise
+// begins after as many steps as small cases seldom take. The number is not exported.
+func deepFromTheStart(o *Ours) {
+	field := reflect.ValueOf(o.allocator).Elem().FieldByName("plainSteps")
+	*(*int64)(unsafe.Pointer(field.UnsafeAddr())) = -1
 }
 
 // differ runs one case and returns all that is wrong.
@@ -80,6 +99,11 @@ func differ(c *Case, y *tally) (problems []string) {
 	if err != nil {
 		return []string{err.Error()}
 	}
+	deep, err := NewOurs(c, 0)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	deepFromTheStart(deep)
 	reference := NewReference(c, NoBugs, referenceBudget)
 	for i, node := range c.Nodes {
 		theirs, mine, right := upstream.Allocate(node, c.Claims), ours.Allocate(node, c.Claims), reference.Allocate(node)
@@ -98,6 +122,13 @@ func differ(c *Case, y *tally) (problems []string) {
 			y.add("enumeration: %s", right.Verdict)
 		} else if d := Diff(right, mine); d != "" && !onTheWay(c, node, right, mine) {
 			complain(node, "enumeration - against ours +:\n%s", d)
+		}
+		if d := Diff(mine, deep.Allocate(node, c.Claims)); d != "" {
+			if late := deep.Allocate(node, c.Claims); mine.Verdict == Fails && onTheWay(c, node, right, late) {
+				y.add("deep search: error on the way (%s)", late.Verdict)
+			} else {
+				complain(node, "ours - against ours, deep from the start +:\n%s", d)
+			}
 		}
 		if p := difference(c, c.Nodes[:i+1], theirs, mine, y); p != "" {
 			complain(node, "%s", p)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -61,7 +62,7 @@ func NewOursOn(c *Case, inv *allocator.Inventory, steps int64) (*Ours, error) {
 func (o *Ours) Allocate(node *corev1.Node, claims []*resourceapi.ResourceClaim) (answer Answer) {
 	defer func() {
 		if r := recover(); r != nil {
-			answer = Answer{Verdict: Panics, Err: fmt.Errorf("%v", r)}
+			answer = Answer{Verdict: Panics, Err: fmt.Errorf("%v\n%s", r, debug.Stack())}
 		}
 	}()
 	result, err := o.allocator.Allocate(context.Background(), node, claims)
