@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -89,6 +90,7 @@ type simulation struct {
 	view    *View
 	version uint64
 	shelf   *shelf
+	silent  bool // events are not sent: the watches stand still
 
 	claims     map[string]*resourceapi.ResourceClaim
 	pods       map[string]*corev1.Pod
@@ -107,6 +109,8 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	s.stock()
 	return s
 }
+
+func resourceQuantity(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.DecimalSI) }
 
 func (s *simulation) next() string {
 	s.version++
@@ -134,7 +138,9 @@ func (s *simulation) target(c quota.Component) indexTarget {
 func set[T client.Object](s *simulation, c quota.Component, m map[string]T, obj T) {
 	obj.SetResourceVersion(s.next())
 	m[obj.GetNamespace()+"/"+obj.GetName()] = obj
-	s.target(c).Set(obj, s.version)
+	if !s.silent {
+		s.target(c).Set(obj, s.version)
+	}
 }
 
 func drop[T client.Object](s *simulation, c quota.Component, m map[string]T, key string) {
@@ -148,24 +154,25 @@ func drop[T client.Object](s *simulation, c quota.Component, m map[string]T, key
 		s.t.Fatal("no object")
 	}
 	last.SetResourceVersion(s.next())
-	s.target(c).Delete(last, s.version)
+	if !s.silent {
+		s.target(c).Delete(last, s.version)
+	}
 }
 
 // relist sends a full list, as after an expired watch. lose are objects that vanish unseen.
 func relist[T client.Object](s *simulation, c quota.Component, m map[string]T, lose int) {
-	for key := range m {
-		if lose == 0 {
-			break
-		}
-		delete(m, key)
-		lose--
-	}
 	var objs []client.Object
-	for _, obj := range m {
-		objs = append(objs, obj)
+	for i, key := range slices.Sorted(maps.Keys(m)) {
+		if i < lose {
+			delete(m, key)
+			continue
+		}
+		objs = append(objs, m[key])
 	}
 	s.next()
-	s.target(c).Replace(objs, s.version)
+	if !s.silent {
+		s.target(c).Replace(objs, s.version)
+	}
 }
 
 func (s *simulation) namespace() string {

@@ -95,13 +95,22 @@ func (f *Feed) Health() Health {
 // Run lists and watches until ctx ends. It returns when all its goroutines ended.
 func (f *Feed) Run(ctx context.Context) {
 	logger := f.c.Log.WithValues("resource", f.c.Name)
-	r := cache.NewReflectorWithOptions(f.listerWatcher(), nil, &store{f: f}, cache.ReflectorOptions{
+	r := cache.NewReflectorWithOptions(f.listerWatcher(), nil, f.Store(), cache.ReflectorOptions{
 		Logger: &logger, Name: f.c.Name, TypeDescription: f.c.Name,
 		// Default would wait up to a minute after an outage; nothing settles meanwhile.
 		Backoff: &wait.Backoff{Duration: 200 * time.Millisecond, Cap: 5 * time.Second, Steps: 8, Factor: 2, Jitter: 0.5},
 	})
 	r.RunWithContext(logr.NewContext(ctx, logger))
 }
+
+// Store is what the feed's reflector writes to.
+type Store interface {
+	cache.ReflectorStore
+	cache.ReflectorBookmarkStore
+}
+
+// Store returns what Run's reflector writes to, for whoever has changes from elsewhere.
+func (f *Feed) Store() Store { return &store{f: f} }
 
 func (f *Feed) listerWatcher() cache.ListerWatcher {
 	lw := &cache.ListWatch{
@@ -141,10 +150,7 @@ func (f *Feed) contact(synced bool) {
 // store is what the reflector writes to.
 type store struct{ f *Feed }
 
-var (
-	_ cache.ReflectorStore         = (*store)(nil)
-	_ cache.ReflectorBookmarkStore = (*store)(nil)
-)
+var _ Store = (*store)(nil)
 
 func (s *store) Add(obj any) error {
 	o, version, err := s.object(obj)
