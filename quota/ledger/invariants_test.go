@@ -27,9 +27,7 @@ func (m *model) put(r *replica, knew [kinds]watchCache, old, stored *v1alpha1.De
 	for _, h := range stored.Status.Holds {
 		if indexOf(was, h.UID) < 0 {
 			added = true
-			if x := m.byUID(h.UID); x != nil {
-				_, x.chargedB[name] = h.Charge[keyB]
-			}
+			m.checkKeys(stored, h)
 		}
 	}
 	used := stored.Status.Used[keyA]
@@ -39,6 +37,20 @@ func (m *model) put(r *replica, knew [kinds]watchCache, old, stored *v1alpha1.De
 		m.checkOver(stored)
 		m.checkCoverage(knew, stored)
 	}
+}
+
+// checkKeys (1): the first time that an object is held it is held for every key that the
+// ledger limits. What was held before a key came counts as moved for it.
+func (m *model) checkKeys(l *v1alpha1.DeviceLedger, h v1alpha1.Hold) {
+	x := m.byUID(h.UID)
+	if x == nil {
+		return
+	}
+	_, x.chargedB[l.Name] = h.Charge[keyB]
+	if _, limited := l.Status.Hard[keyB]; limited && h.PodUID == "" && !x.chargedB[l.Name] && !m.held[l.Name+string(h.UID)] {
+		m.fail("1 over: %s is not held for %s, which %s limits", h.UID, keyB, l.Name)
+	}
+	m.held[l.Name+string(h.UID)] = true
 }
 
 func (m *model) learnLimits(l *v1alpha1.DeviceLedger) {

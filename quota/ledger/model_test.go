@@ -110,10 +110,8 @@ type span struct {
 
 type model struct {
 	*world
-	c    modelConfig
-	rand *rand.Rand
-	// choose replaces rand in exhaustive runs.
-	choose     func(n int) int
+	c          modelConfig
+	rand       *rand.Rand
 	requests   []*modelRequest
 	deliveries []*delivery
 	answers    []answer
@@ -124,6 +122,7 @@ type model struct {
 	removing   map[int]bool
 	faulted    map[int]bool
 	verdicts   map[*delivery]Verdict
+	held       map[string]bool // quota and UID of all that was ever held
 	err        string
 	stats      map[string]int
 }
@@ -131,9 +130,6 @@ type model struct {
 func (m *model) n(n int) int {
 	if n <= 1 {
 		return 0
-	}
-	if m.choose != nil {
-		return m.choose(n)
 	}
 	return m.rand.IntN(n)
 }
@@ -147,7 +143,7 @@ func (m *model) fail(format string, args ...any) {
 
 func newModel(c modelConfig, r *rand.Rand) *model {
 	m := &model{c: c, rand: r, known: map[string]*limits{}, spans: map[types.UID][]span{}, observed: map[string]quota.Vector{},
-		bg: map[int]int{}, removing: map[int]bool{}, verdicts: map[*delivery]Verdict{}, faulted: map[int]bool{}, stats: map[string]int{}}
+		bg: map[int]int{}, removing: map[int]bool{}, verdicts: map[*delivery]Verdict{}, held: map[string]bool{}, faulted: map[int]bool{}, stats: map[string]int{}}
 	o := Options{HoldAge: c.age, Rand: rand.NewPCG(1, 2)}
 	m.world = newWorld(o, c.namespaces, c.quotas, c.replicas, c.hard)
 	m.world.split = c.split
@@ -220,9 +216,6 @@ func (m *model) step() bool {
 }
 
 func (m *model) pick(acts []action) action {
-	if m.choose != nil {
-		return acts[m.n(len(acts))]
-	}
 	total := 0
 	for _, a := range acts {
 		total += a.weight
@@ -271,9 +264,6 @@ func (m *model) enabled() []action {
 }
 
 func (m *model) timeActions(add func(int, func())) {
-	if m.choose != nil {
-		return
-	}
 	if m.c.lean {
 		add(20, func() { m.pass(m.c.persist - 400*time.Millisecond) })
 		add(20, func() { m.pass(200 * time.Millisecond) })
@@ -295,14 +285,7 @@ func (m *model) pass(d time.Duration) {
 
 // callActions let parked calls go, in a fixed order.
 func (m *model) callActions(add func(int, func())) {
-	calls := slices.Clone(m.calls)
-	slices.SortStableFunc(calls, func(a, b *call) int {
-		if a.r != b.r {
-			return a.r.i - b.r.i
-		}
-		return strings.Compare(a.what, b.what)
-	})
-	for _, c := range calls {
+	for _, c := range m.sortedCalls() {
 		add(14, func() { m.release(c, vApply) })
 		if m.c.faults {
 			for _, v := range []verdict{vLose, vFail, vThrottle} {
@@ -365,12 +348,14 @@ func (m *model) newRequest() {
 
 func (m *model) request(k kind, ns, name string, charge int64, pod types.UID) *modelRequest {
 	i := len(m.requests)
-	r := &modelRequest{i: i, uid: types.UID(fmt.Sprintf("u%02d", i)), kind: k, ns: ns, name: name, charge: charge, min: charge, pod: pod,
+	r := &modelRequest{i: i, uid: uidOf(i), kind: k, ns: ns, name: name, charge: charge, min: charge, pod: pod,
 		start: time.Now(), charged: map[string]bool{}, taint: map[string]bool{}, chargedB: map[string]bool{}}
 	m.requests = append(m.requests, r)
 	m.deliver(r)
 	return r
 }
+
+func uidOf(i int) types.UID { return types.UID(fmt.Sprintf("u%02d", i)) }
 
 func (m *model) deliver(r *modelRequest) { m.deliverTo(r, m.replicas[m.n(len(m.replicas))]) }
 

@@ -57,7 +57,7 @@ func (s *script) asks(rep int, k kind, ns int, name string, charge int64) *deliv
 func (s *script) asksFor(rep int, k kind, ns int, name string, charge int64, pod types.UID) *delivery {
 	s.t.Helper()
 	i := len(s.requests)
-	r := &modelRequest{i: i, uid: types.UID("u" + string(rune('0'+i))), kind: k, ns: nsName(ns), name: name, charge: charge, min: charge, pod: pod,
+	r := &modelRequest{i: i, uid: uidOf(i), kind: k, ns: nsName(ns), name: name, charge: charge, min: charge, pod: pod,
 		start: time.Now(), charged: map[string]bool{}, taint: map[string]bool{}, chargedB: map[string]bool{}}
 	s.requests = append(s.requests, r)
 	return s.again(r, rep)
@@ -415,6 +415,40 @@ func TestW8ALiveListOlderThanTheOwnCacheDoesNotSettleCoverage(t *testing.T) {
 		s.label(1, true)
 		s.sees(1, kNS)
 		s.flow(1)
+		s.wantAnswer(b, Denied)
+	})
+}
+
+// TestNewerCoverageIsSettledBeforeTheNextAdmission: a replica that may not settle by its cache
+// must look live before it admits by a ledger that lacks a project it knows to be covered.
+func TestNewerCoverageIsSettledBeforeTheNextAdmission(t *testing.T) {
+	play(t, scriptConfig(1), func(s *script) {
+		s.label(1, false)
+		s.sees(0, kNS)
+		s.sees(1, kNS)
+		moved := s.asks(0, kClaim, 1, "moved", 1)
+		s.flow(0)
+		s.persist(moved.r)
+		s.sees(0, kClaim)
+		// r1 settles by a newer pod that r0 has not seen.
+		pod := s.asks(1, kPod, 0, "p", 0)
+		s.flow(1)
+		s.persist(pod.r)
+		s.sees(1, kClaim, kPod)
+		a := s.asks(1, kClaim, 0, "a", 1)
+		s.flow(1)
+		s.persist(a.r)
+		s.sees(1, kClaim)
+		s.settles(1)
+		s.flow(1)
+		s.delete(a.r)
+		s.sees(1, kClaim)
+		s.settles(1)
+		s.flow(1)
+		s.label(1, true)
+		s.sees(0, kNS)
+		b := s.asks(0, kClaim, 0, "b", 1)
+		s.flow(0)
 		s.wantAnswer(b, Denied)
 	})
 }

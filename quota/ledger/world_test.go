@@ -124,8 +124,8 @@ type world struct {
 	onPut func(r *replica, knew [kinds]watchCache, old, stored *v1alpha1.DeviceLedger)
 	trace bool
 	lines []string
-	// split makes live lists one step per namespace.
-	split bool
+	// split makes live lists one step per namespace; oneList makes all of it one step.
+	split, oneList bool
 }
 
 // replica is one process: a real Ledger over its own caches.
@@ -517,6 +517,14 @@ func (v *viewOf) Live(ctx context.Context) (Observation, error) {
 			steps = append(steps, func() { o.read(w, kClaim, nsName(i)) })
 		}
 		steps = append(steps, func() { o.read(w, kPod, "") })
+	}
+	if w.oneList {
+		all := steps
+		steps = []func(){func() {
+			for _, step := range all {
+				step()
+			}
+		}}
 	}
 	for i, step := range steps {
 		if _, err := v.park(ctx, fmt.Sprintf("live %d", i)); err != nil {

@@ -27,6 +27,13 @@ func one(name, tests, file, old, replacement string) mutation {
 	return mutation{name, []patch{{file, old, replacement}}, "TestModel/^(" + tests + ")$"}
 }
 
+// byScript is a mutation that a scripted test or the model test may catch.
+func byScript(script, name, tests, file, old, replacement string) mutation {
+	m := one(name, tests, file, old, replacement)
+	m.tests += "|" + script
+	return m
+}
+
 const atLeast = "return o.Version.AtLeast(stored)"
 
 // versionMutations: what is newer than what.
@@ -66,10 +73,12 @@ func versionMutations() []mutation {
 			{parse, "ParseVersion(crq.ResourceVersion); err", "ParseVersion(strconv.FormatInt(crq.Generation, 10)); err"},
 			{parse, "	\"strings\"\n", "	\"strconv\"\n	\"strings\"\n"},
 		}, "TestModel/^quota-recreated$"},
-		one("no settle on newer coverage", "relabels|limits-change", plan, "must := cached.Recorded[quota.Namespaces] > observed[quota.Namespaces] ||", "must := observed[quota.Namespaces] > cached.Version[quota.Namespaces] && cached.Version[quota.Namespaces] > observed[quota.Namespaces] &&"),
-		one("settle by a live list older than the own cache", "relabels|everything.*", plan, "	return live.Version[quota.Namespaces] >=", "	return true || live.Version[quota.Namespaces] >="),
+		{"no settle on newer coverage", []patch{
+			{plan, "must := cached.Recorded[quota.Namespaces] > observed[quota.Namespaces] ||", "must := observed[quota.Namespaces] < 0 ||"},
+		}, "TestModel/^relabels$|TestNewerCoverage"},
+		byScript("TestW8", "settle by a live list older than the own cache", "relabels|everything.*", plan, "	return live.Version[quota.Namespaces] >=", "	return true || live.Version[quota.Namespaces] >="),
 		one("charge by an older quota than the ledger's", "keys-come-and-go", plan, "		return outdated\n", "		return held\n"),
-		one("new limits without a settle", "keys-come-and-go", plan, "	default:\n		p.behind = must\n", "	default:\n		p.next.Status = quota.Adopt(*l, cached.Quota)\n"),
+		one("new limits without a settle", "keys-come-and-go", plan, "	default:\n		p.behind = must\n", "	default:\n		_ = must\n		p.next.Status = quota.Adopt(*l, cached.Quota)\n"),
 		one("settle by an older quota than the ledger's", "keys-come-and-go|limits-change|relabels|everything.*", terms, "	return ordered(o.Quota, l) >= 0", "	return true"),
 	}
 }
@@ -79,7 +88,7 @@ func ageMutations() []mutation {
 	const lean = "the-edge-of-age"
 	return []mutation{
 		one("age of 33 s", lean, account, "return ok && !begun.Before(at.Add(a.l.o.HoldAge))", "return ok && !begun.Before(at.Add(a.l.o.HoldAge*33/40))"),
-		one("age from a stalled cache", "two-replicas", plan, "	if cached.Version.AtLeast(live.Version) {\n		cached.begun = live.begun\n	}", "	cached.begun = a.l.o.Clock.Now()"),
+		byScript("TestW2", "age from a stalled cache", "two-replicas", plan, "	if cached.Version.AtLeast(live.Version) {\n		cached.begun = live.begun\n	}", "	cached.begun = a.l.o.Clock.Now()"),
 		one("age from any cache after a live list", "two-replicas", plan, "if cached.Version.AtLeast(live.Version) {", "if live != nil {"),
 		one("age without a later observation", "two-replicas", plan, "p.a.aged(p.look.begun)", "p.a.aged(p.a.l.o.Clock.Now())"),
 		{"wall clock", []patch{
@@ -122,10 +131,10 @@ func denialMutations() []mutation {
 `},
 		}, "TestModel/^two-replicas$"},
 		one("deny by a list that ended before the request arrived", "two-replicas", observe, "if o.last != nil && !o.last.begun.Before(t) {", "if o.last != nil && o.clock.Since(o.last.begun) < time.Second {"),
-		one("deny by the cache", "two-replicas", admit, "	s, err := a.l.live.after(ctx, t)\n", "	s, err := &sight{Observation: a.l.view.Cached(), begun: a.l.o.Clock.Now()}, ctx.Err()\n"),
-		one("deny a charge beyond hard by the cached quota", "limits-change", deny, "		q, err := a.l.view.Quota(ctx, c.quota.Name)\n", "		q, err := c.quota, ctx.Err()\n"),
-		one("drop the hold on a denial", "one-replica|two-quotas-three-deliveries", admit, "	d := a.decision(Denied)\n", dropHolds+"	d := a.decision(Denied)\n"),
-		one("drop the holds of a request that fails elsewhere", "two-quotas-three-deliveries", admit, "	d := a.decision(Busy)\n", dropHolds+"	d := a.decision(Busy)\n"),
+		byScript("TestW5", "deny by the cache", "two-replicas", admit, "	s, err := a.l.live.after(ctx, t)\n", "	s, err := &sight{Observation: a.l.view.Cached(), begun: a.l.o.Clock.Now()}, ctx.Err()\n"),
+		byScript("TestW5", "deny a charge beyond hard by the cached quota", "limits-change", deny, "		q, err := a.l.view.Quota(ctx, c.quota.Name)\n", "		q, err := c.quota, ctx.Err()\n"),
+		byScript("TestW1", "drop the hold on a denial", "one-replica|two-quotas-three-deliveries", admit, "	d := a.decision(Denied)\n", dropHolds+"	d := a.decision(Denied)\n"),
+		byScript("TestW1", "drop the holds of a request that fails elsewhere", "two-quotas-three-deliveries", admit, "	d := a.decision(Busy)\n", dropHolds+"	d := a.decision(Busy)\n"),
 		one("deny because holds stand in the way", "two-replicas", deny, "quota.Add(quota.Only(o.Used, quota.SortedKeys(amounts)), amounts)", "quota.Add(quota.Only(c.out.ledger.Status.Hard, quota.SortedKeys(amounts)), amounts)"),
 	}
 }
@@ -133,13 +142,13 @@ func denialMutations() []mutation {
 // lifeMutations: ledgers that are created, lost, adopted and removed.
 func lifeMutations() []mutation {
 	return []mutation{
-		one("no rebuilding window", "ledger-deleted", create, "l.Status.Rebuilding = true", "l.Status.Rebuilding = false"),
+		byScript("TestW3", "no rebuilding window", "ledger-deleted", create, "l.Status.Rebuilding = true", "l.Status.Rebuilding = false"),
 		{"rebuilding in memory only", []patch{
 			{create, "	l.Status.Rebuilding = true\n", "	l.Status.Rebuilding = false\n"},
 			{create, "	a.remember(stored.UID", "	a.mu.Lock()\n	a.marked, a.markedAt = stored.UID, a.l.o.Clock.Now()\n	a.mu.Unlock()\n	a.remember(stored.UID"},
 			{plan, "	if l.Rebuilding {\n", "	if l.Rebuilding || p.a.marked == p.base.UID && p.a.l.o.Clock.Now().Before(p.a.markedAt.Add(p.a.l.o.HoldAge)) {\n"},
-		}, "TestModel/^ledger-deleted$"},
-		one("rebuilding ended by a cache", "ledger-deleted", plan, "p.look.source == SourceLive && p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
+		}, "TestModel/^ledger-deleted$|TestW3"},
+		byScript("TestW3", "rebuilding ended by a cache", "ledger-deleted", plan, "p.look.source == SourceLive && p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
 		one("rebuilding ended by any live list", "ledger-deleted", plan, "p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
 		one("owner reference", "quota-recreated", create, "	if !slices.Contains(l.Finalizers", `	l.OwnerReferences = []metav1.OwnerReference{{UID: l.Status.CRQUID}}
 	if !slices.Contains(l.Finalizers`),
@@ -148,7 +157,7 @@ func lifeMutations() []mutation {
 	}
 	err = l.store.Delete(ctx, stored)
 `),
-		one("count nothing for a quota that is gone", "quota-recreated", plan, `seen.Quota == nil && base.Status.CRQUID != ""`, "false"),
+		byScript("TestW7", "count nothing for a quota that is gone", "quota-recreated", plan, `seen.Quota == nil && base.Status.CRQUID != ""`, "false"),
 		one("create a ledger from the cache", "quota-recreated|ledger-deleted.*", create, "	o := s.Observe(a.name,", "	_ = s\n	o := a.l.view.Cached().Observe(a.name,"),
 		one("do not put own holds back", "ledger-deleted.*", account, "		out = append(out, *h.hold.DeepCopy())\n", ""),
 	}
@@ -157,8 +166,8 @@ func lifeMutations() []mutation {
 // countMutations: what holds count.
 func countMutations() []mutation {
 	return []mutation{
-		one("merge pod holds by name", "extended-pods", decide, "case h.Kind == v1alpha1.HoldPod:", "case false:"),
-		one("zero-excess claims without a hold", "extended-pods", plan, "	case own < 0 && p.full(e):\n", "	case own < 0 && len(quota.Positive(h.Charge)) == 0:\n	case own < 0 && p.full(e):\n"),
+		byScript("TestW4", "merge pod holds by name", "extended-pods", decide, "case h.Kind == v1alpha1.HoldPod:", "case false:"),
+		byScript("TestW4", "zero-excess claims without a hold", "extended-pods", plan, "	case own < 0 && p.full(e):\n", "	case own < 0 && len(quota.Positive(h.Charge)) == 0:\n	case own < 0 && p.full(e):\n"),
 		one("a scheduler's claim without a settle", "extended-pods", plan, `if p.behind || e.hold.PodUID != "" && p.look == nil {`, "if p.behind {"),
 		one("a scheduler's claim beside its pod for ever", "extended-pods", settle, "	h.Charge = Excess(h.Full, podCharge(h.PodUID, holds, o))\n", "	h.Charge = corev1.ResourceList{}\n"),
 		one("holds do not count", "two-replicas", decide, "sum := Add(l.Used, HoldSum(l.Holds, h.UID, &h, advisory))", "sum := Add(l.Used, h.Charge)"),
