@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -75,8 +76,14 @@ func (s *suite) decide(ctx context.Context, r ledger.Request, refused bool) (led
 		return s.Admitter.Admit(ctx, r)
 	}
 	d, err := s.Admitter.Check(ctx, r)
-	d.Denials = append(d.Denials, d.NotNow...)
+	d.Denials = sorted(append(d.Denials, d.NotNow...))
 	return d, err
+}
+
+// sorted returns the denials sorted by quota.
+func sorted(denials []quota.Denial) []quota.Denial {
+	slices.SortStableFunc(denials, func(a, b quota.Denial) int { return strings.Compare(a.Quota, b.Quota) })
+	return denials
 }
 
 // answer turns the ledger's decision on a claim into a response.
@@ -146,7 +153,13 @@ func requested(charger *quota.Charger, spec *resourceapi.ResourceClaimSpec, q *q
 func (s *suite) failed(err error, kind, name string, n notes) admission.Response {
 	var wrong *chargeError
 	if errors.As(err, &wrong) {
-		return invalid(kind, name, fieldErrors(wrong.err), n)
+		errs := fieldErrors(wrong.err)
+		if kind == templateKind {
+			for _, e := range errs {
+				e.Field = "spec." + e.Field
+			}
+		}
+		return invalid(kind, name, errs, n)
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return busy(overloadRetry, "no decision in time", n)
@@ -186,11 +199,8 @@ func (s *suite) explain(ctx context.Context, claim *resourceapi.ResourceClaim) s
 // written by tenants, so the requester decides.
 // Source: kubernetes pkg/quota/v1/evaluator/core/resource_claims.go and issue 135404 (v1.37).
 func (s *suite) chargedPod(ctx context.Context, req *admission.Request, claim *resourceapi.ResourceClaim) (types.UID, error) {
-	if claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] != "true" || !slices.Contains(s.Schedulers, req.UserInfo.Username) {
-		return "", nil
-	}
-	owner := metav1.GetControllerOfNoCopy(claim)
-	if owner == nil || owner.Kind != "Pod" || owner.APIVersion != "v1" {
+	owner, ok := quota.ExtendedResourceOwner(claim)
+	if !ok || !slices.Contains(s.Schedulers, req.UserInfo.Username) {
 		return "", nil
 	}
 	pod, err := s.Objects.Pod(ctx, req.Namespace, owner.Name)

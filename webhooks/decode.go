@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"bytes"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 
@@ -205,7 +206,13 @@ func unmarshal(raw []byte, into any) error {
 	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
 		return errors.New("the request carries no object")
 	}
-	if err := json.UnmarshalCaseSensitivePreserveInts(raw, into); err != nil {
+	err := json.UnmarshalCaseSensitivePreserveInts(raw, into)
+	var wrong *stdjson.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong) && wrong.Field != "":
+		// The decoder's own text names Go types, which tells users nothing.
+		return fmt.Errorf("%s: a JSON %s is not what belongs there", wrong.Field, wrong.Value)
+	case err != nil:
 		return fmt.Errorf("object: %w", err)
 	}
 	return nil

@@ -35,10 +35,11 @@ func (h validatePodExtended) Handle(ctx context.Context, req admission.Request) 
 	}
 	var n notes
 	charger := h.Devices.Charger()
-	inventory := charger.Inventory()
-	problems, err := h.requireQuotaFor(ctx, req.Namespace, requiredClasses(pod, inventory), inventory)
-	if err != nil {
-		return outage(err, n)
+	var problems []problem
+	if spec := charger.PodClaim(pod); spec != nil {
+		if problems, err = h.requireQuota(ctx, req.Namespace, spec); err != nil {
+			return outage(err, n)
+		}
 	}
 	early, err := h.podClaims(ctx, req.Namespace, pod, &n)
 	if err != nil {
@@ -55,7 +56,7 @@ func (h validatePodExtended) Handle(ctx context.Context, req admission.Request) 
 		if err != nil {
 			return h.failed(err, podKind, pod.Name, n)
 		}
-		for _, denial := range append(d.Denials, d.NotNow...) {
+		for _, denial := range sorted(append(d.Denials, d.NotNow...)) {
 			problems = append(problems, exceeded(denial, ""))
 		}
 	}
@@ -233,23 +234,4 @@ func plus(sum, c quota.Charge, entry string) quota.Charge {
 	slices.Sort(out.UnknownClasses)
 	out.UnknownClasses = slices.Compact(out.UnknownClasses)
 	return out
-}
-
-// requiredClasses returns the classes behind the pod's extended resources that need a quota, sorted.
-func requiredClasses(pod *corev1.Pod, inventory quota.Inventory) []string {
-	var out []string
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			for _, l := range []corev1.ResourceList{containers[i].Resources.Requests, containers[i].Resources.Limits} {
-				for name := range l {
-					c := inventory.ExtendedResourceClass(name)
-					if c != nil && c.Annotations[quota.RequireQuotaAnnotation] == "true" {
-						out = append(out, c.Name)
-					}
-				}
-			}
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }

@@ -35,11 +35,7 @@ func (s *suite) requireQuota(ctx context.Context, namespace string, spec *resour
 			required = append(required, class)
 		}
 	}
-	return s.requireQuotaFor(ctx, namespace, required, inventory)
-}
-
-func (s *suite) requireQuotaFor(ctx context.Context, namespace string, classes []string, inventory quota.Inventory) ([]problem, error) {
-	if len(classes) == 0 {
+	if len(required) == 0 {
 		return nil, nil
 	}
 	quotas, err := s.Coverage.Covering(ctx, namespace)
@@ -47,7 +43,7 @@ func (s *suite) requireQuotaFor(ctx context.Context, namespace string, classes [
 		return nil, fmt.Errorf("quotas of project %q: %w", namespace, err)
 	}
 	var problems []problem
-	for _, class := range classes {
+	for _, class := range required {
 		if !limited(quotas, class, inventory) {
 			problems = append(problems, problem{reason: ReasonQuotaRequired, message: fmt.Sprintf(
 				"quota required: DeviceClass %q may be used only in projects with a quota for it, and no ClusterResourceQuota limits it in project %q",
@@ -98,7 +94,7 @@ func (s *suite) adminAccess(ctx context.Context, req *admission.Request, spec *r
 	text := fmt.Sprintf("user %q may not ask for adminAccess in project %q: it needs the verb \"use\" on adminaccess.devicequota.io",
 		req.UserInfo.Username, req.Namespace)
 	if s.AdminAccess == AdminAccessWarn {
-		n.warn(ReasonAdminAccessForbidden, text+"; this will be refused")
+		n.warn(ReasonAdminAccessForbidden, "(not enforced) "+text)
 		n.decision = DecisionWarned
 		return nil, nil
 	}
