@@ -70,7 +70,7 @@ func satisfied(c *Case, constraint *resourceapi.DeviceConstraint, devices []chos
 		if name == nil {
 			name = constraint.DistinctAttribute
 		}
-		a, err := x.alt.attribute(x.d, resourceapi.FullyQualifiedName(*name))
+		a, err := x.alt.attribute(x.d, *name)
 		if err != nil || a == nil {
 			return false, err
 		}

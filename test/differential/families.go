@@ -137,7 +137,7 @@ func partitions(gpus, big, small int) *Case {
 
 // shares has n devices of 10; n claims of 4 and n+extra of 6 fit only pairwise.
 func shares(n, extra int) *Case {
-	devices := numbered(n, func(i int, d *resourceapi.Device) { *d = Shared(*d, "memory", 10) })
+	devices := numbered(n, func(_ int, d *resourceapi.Device) { *d = Shared(*d, "memory", 10) })
 	c := NewCase(Default137()).AddPool("n0", "p", devices...)
 	for range n {
 		c.AddClaim(WantCapacity("r", "memory", "4"))
