@@ -124,6 +124,10 @@ type world struct {
 	onPut func(r *replica, knew [kinds]watchCache, old, stored *v1alpha1.DeviceLedger)
 	trace bool
 	lines []string
+	// annotations of quotas that are written. broken is the error of every write, slow how long each takes.
+	annotations map[string]string
+	broken      error
+	slow        time.Duration
 	// split makes live lists one step per namespace; oneList makes all of it one step.
 	split, oneList bool
 }
@@ -141,6 +145,7 @@ type replica struct {
 	cancel    context.CancelFunc
 	ctx       context.Context
 	live      []*liveView
+	liveAt    []time.Time
 }
 
 func newWorld(o Options, namespaces, quotas, replicas int, hard int64) *world {
@@ -340,6 +345,7 @@ func (w *world) writeQuota(q int, hardA, hardB int64) object {
 	}
 	o.generation++
 	crq.Name, crq.UID, crq.Generation = o.name, o.uid, o.generation
+	crq.Annotations = w.annotations
 	crq.ResourceVersion = fmt.Sprint(w.res[kCRQ].cur + 1)
 	crq.Spec.Selector.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{o.name: "yes"}}
 	crq.Spec.Quota.Hard = corev1.ResourceList{keyA: *resource.NewQuantity(hardA, resource.DecimalSI)}
@@ -504,6 +510,7 @@ func (v *viewOf) Live(ctx context.Context) (Observation, error) {
 	w.mu.Lock()
 	w.seq++
 	o := &liveView{begun: w.seq}
+	v.r.liveAt = append(v.r.liveAt, time.Now())
 	n := len(w.res[kNS].objs)
 	w.mu.Unlock()
 	steps := []func(){
@@ -706,8 +713,14 @@ func (s *storeOf) Update(ctx context.Context, l *v1alpha1.DeviceLedger) (*v1alph
 		return nil, err
 	}
 	w := s.r.w
+	if w.slow > 0 {
+		time.Sleep(w.slow)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.broken != nil {
+		return nil, w.broken
+	}
 	old := w.ledgers[l.Name]
 	if old == nil {
 		return nil, ErrNotFound

@@ -1,0 +1,676 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+)
+
+// inWorld runs f over one replica whose caches are current and whose calls return at once.
+func inWorld(t *testing.T, o Options, quotas int, hard int64, f func(t *testing.T, w *world, l *Ledger)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(o, 2, quotas, 1, hard)
+		w.free, w.current = true, true
+		time.Sleep(time.Hour) // quotas are old
+		for q := range quotas {
+			w.seed(q)
+		}
+		f(t, w, w.replicas[0].ledger)
+	})
+}
+
+// seed stores an empty ledger.
+func (w *world) seed(q int) {
+	l := &v1alpha1.DeviceLedger{ObjectMeta: metav1.ObjectMeta{Name: quotaName(q), UID: types.UID("ledger-of-" + quotaName(q))}}
+	finalize(l)
+	l.Status = quota.Adopt(v1alpha1.DeviceLedgerStatus{}, w.quota(q).q)
+	w.store(w.replicas[0], [kinds]watchCache{}, nil, l)
+}
+
+func admit(t *testing.T, l *Ledger, r Request) Decision {
+	t.Helper()
+	d, err := l.Admit(t.Context(), r)
+	if err != nil {
+		t.Fatalf("%s: %v", r.UID, err)
+	}
+	return d
+}
+
+func wantVerdict(t *testing.T, d Decision, want Verdict) {
+	t.Helper()
+	if d.Verdict != want {
+		t.Errorf("want verdict %d, got %d (busy %q, denials %v)", want, d.Verdict, d.Busy, d.Denials)
+	}
+}
+
+func (w *world) create(r Request, k kind, charge int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.write(k, object{uid: r.UID, ns: r.Namespace, name: r.Name, charge: charge})
+}
+
+func (w *world) holds(q int) []v1alpha1.Hold {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.ledgers[quotaName(q)]; l != nil {
+		return l.Status.Holds
+	}
+	return nil
+}
+
+func TestAnAllowedRequestIsHeldInEachCoveringLedger(t *testing.T) {
+	inWorld(t, Options{}, 2, 3, func(t *testing.T, w *world, l *Ledger) {
+		d := admit(t, l, w.claim(1, "ns0", "a", 2))
+		wantVerdict(t, d, Allowed)
+		want := []v1alpha1.Hold{{UID: "u1", Kind: v1alpha1.HoldClaim, Namespace: "ns0", Name: "a",
+			Charge: corev1.ResourceList{keyA: *resource.NewQuantity(2, resource.DecimalSI)}}}
+		for q := range 2 {
+			if diff := cmp.Diff(want, w.holds(q)); diff != "" {
+				t.Errorf("holds of quota %d (-want +got):\n%s", q, diff)
+			}
+			if _, ok := d.Charges[quotaName(q)]; !ok {
+				t.Errorf("want the charge of quota %d in the decision", q)
+			}
+		}
+	})
+}
+
+func TestZeroChargesAndDryRunsWriteNothing(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		before := w.puts
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 0)), Allowed)
+		dry := w.claim(2, "ns0", "b", 1)
+		dry.DryRun = true
+		wantVerdict(t, admit(t, l, dry), Allowed)
+		tooMuch := w.claim(3, "ns0", "c", 2)
+		tooMuch.DryRun = true
+		wantVerdict(t, admit(t, l, tooMuch), Denied)
+		if w.puts != before {
+			t.Errorf("want no write, got %d", w.puts-before)
+		}
+	})
+}
+
+func TestADenialTellsWhatExists(t *testing.T) {
+	inWorld(t, Options{}, 1, 3, func(t *testing.T, w *world, l *Ledger) {
+		for i, ns := range []string{"ns0", "ns1", "ns1"} {
+			r := w.claim(i, ns, fmt.Sprint(i), 1)
+			wantVerdict(t, admit(t, l, r), Allowed)
+			w.create(r, kClaim, 1)
+		}
+		d := admit(t, l, w.claim(9, "ns0", "no", 2))
+		wantVerdict(t, d, Denied)
+		n := func(i int64) corev1.ResourceList {
+			return corev1.ResourceList{keyA: *resource.NewQuantity(i, resource.DecimalSI)}
+		}
+		want := []quota.Denial{{Quota: "q0", Requested: n(2), Used: n(3), Limited: n(3), Here: n(1), Elsewhere: n(2)}}
+		if diff := cmp.Diff(want, d.Denials); diff != "" {
+			t.Errorf("denials (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestDeleteThenCreateAtTheLimitWorksAtOnce(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		a := w.claim(1, "ns0", "a", 1)
+		wantVerdict(t, admit(t, l, a), Allowed)
+		w.create(a, kClaim, 1)
+		w.mu.Lock()
+		w.remove(kClaim, a.UID)
+		w.mu.Unlock()
+		begun := time.Now()
+		// The hold of an object that came and went between two looks ends by age only; this one was seen.
+		b := w.claim(2, "ns0", "a", 1)
+		wantVerdict(t, admit(t, l, b), Allowed)
+		if took := time.Since(begun); took > 0 {
+			t.Errorf("want an answer at once, took %v", took)
+		}
+	})
+}
+
+func TestOnlyHoldsInTheWayIsBusyAfterAWait(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 1)), Allowed)
+		begun := time.Now()
+		d := admit(t, l, w.claim(2, "ns0", "b", 1))
+		wantVerdict(t, d, Busy)
+		if took := time.Since(begun); took < DefaultWait || took > DefaultWait+time.Second || d.RetryAfter < time.Second {
+			t.Errorf("want to wait about %v, waited %v (retry after %v)", DefaultWait, took, d.RetryAfter)
+		}
+	})
+}
+
+func TestAHoldThatEndsWhileARequestWaitsMakesRoom(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 1)), Allowed)
+		time.Sleep(DefaultHoldAge - 500*time.Millisecond)
+		// The object never comes: at 40 s a live observation ends the hold.
+		wantVerdict(t, admit(t, l, w.claim(2, "ns0", "b", 1)), Busy)
+		time.Sleep(time.Second)
+		wantVerdict(t, admit(t, l, w.claim(3, "ns0", "c", 1)), Allowed)
+	})
+}
+
+func TestQuotasThatDoNotEnforceNeverBlock(t *testing.T) {
+	for _, mode := range []quota.Enforcement{quota.Warn, quota.Audit} {
+		t.Run(string(mode), func(t *testing.T) {
+			inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+				w.annotations = map[string]string{quota.EnforcementAnnotation: string(mode)}
+				w.writeQuota(0, 1, 0)
+				for i := range 3 {
+					d := admit(t, l, w.claim(i, "ns0", fmt.Sprint(i), int64(i+1)))
+					wantVerdict(t, d, Allowed)
+					got := len(d.Warned)
+					if mode == quota.Audit {
+						got = len(d.Audited)
+					}
+					if want := min(i, 1); got != want {
+						t.Errorf("request %d: want %d recorded, got %d", i, want, got)
+					}
+				}
+				if got := len(w.holds(0)); got != 3 {
+					t.Errorf("want every request held, got %d", got)
+				}
+			})
+		})
+	}
+}
+
+func TestAQuotaThatDoesNotEnforceBlocksNothingWhenItsLedgerFails(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		w.annotations = map[string]string{quota.EnforcementAnnotation: string(quota.Warn)}
+		w.writeQuota(0, 1, 0)
+		w.broken = errors.New("no quorum")
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 1)), Allowed)
+	})
+}
+
+func TestAdvisoryHoldsCountOnlyAmongThemselves(t *testing.T) {
+	inWorld(t, Options{}, 1, 2, func(t *testing.T, w *world, l *Ledger) {
+		pod := func(i int, charge int64) Request {
+			r := w.claim(i, "ns0", fmt.Sprint("p", i), charge)
+			r.Kind, r.Advisory = v1alpha1.HoldPod, true
+			return r
+		}
+		wantVerdict(t, admit(t, l, pod(1, 2)), Allowed)
+		wantVerdict(t, admit(t, l, pod(2, 1)), Busy)
+		claim := w.claim(3, "ns0", "c3", 1)
+		claim.OwnerPod = "u1"
+		wantVerdict(t, admit(t, l, claim), Allowed)
+		// One of the two that the first pod announced is held now.
+		i := indexOf(w.holds(0), "u1")
+		if i < 0 || !quota.Equal(w.holds(0)[i].Charge, corev1.ResourceList{keyA: resource.MustParse("1")}) {
+			t.Errorf("want the advisory hold reduced to 1, got %v", w.holds(0))
+		}
+		// A second delivery reduces nothing more.
+		wantVerdict(t, admit(t, l, claim), Allowed)
+		if i := indexOf(w.holds(0), "u1"); i < 0 {
+			t.Error("want the advisory hold left by the second delivery")
+		}
+		second := w.claim(4, "ns0", "c4", 1)
+		second.OwnerPod = "u1"
+		wantVerdict(t, admit(t, l, second), Allowed)
+		if i := indexOf(w.holds(0), "u1"); i >= 0 {
+			t.Errorf("want the advisory hold gone, got %v", w.holds(0)[i])
+		}
+	})
+}
+
+func TestHoldsAreCapped(t *testing.T) {
+	inWorld(t, Options{MaxHolds: 4}, 1, 100, func(t *testing.T, w *world, l *Ledger) {
+		for i := range 3 {
+			r := w.claim(i, "ns0", fmt.Sprint(i), 1)
+			r.Kind, r.Advisory = v1alpha1.HoldPod, true
+			d := admit(t, l, r)
+			wantVerdict(t, d, map[bool]Verdict{true: Allowed, false: Busy}[i < 2])
+		}
+		for i := 10; i < 14; i++ {
+			d := admit(t, l, w.claim(i, "ns0", fmt.Sprint(i), 1))
+			wantVerdict(t, d, map[bool]Verdict{true: Allowed, false: Busy}[i < 12])
+			if d.Verdict == Busy && d.Busy == "" {
+				t.Error("want a reason")
+			}
+		}
+	})
+}
+
+func TestAnUnknownFootprintIsDeniedUnlessTheQuotaAllowsIt(t *testing.T) {
+	inWorld(t, Options{}, 1, 5, func(t *testing.T, w *world, l *Ledger) {
+		r := w.claim(1, "ns0", "a", 1)
+		r.Charge = func(q *quota.Quota) (quota.Charge, error) {
+			return quota.Charge{Amounts: amounts(q, 1), Unknown: []quota.UnknownCharge{{Key: keyB, Why: "no device publishes it"}}}, nil
+		}
+		d := admit(t, l, r)
+		wantVerdict(t, d, Denied)
+		if len(d.Denials) != 1 || len(d.Denials[0].Unknown) != 1 {
+			t.Errorf("want one denial that names what is unknown, got %v", d.Denials)
+		}
+		w.annotations = map[string]string{quota.UnknownFootprintAnnotation: string(quota.AllowUnknown)}
+		w.writeQuota(0, 5, 0)
+		wantVerdict(t, admit(t, l, r), Allowed)
+	})
+}
+
+func TestCheckTellsWhatNeverFitsAndWhatDoesNotFitNow(t *testing.T) {
+	inWorld(t, Options{}, 1, 2, func(t *testing.T, w *world, l *Ledger) {
+		a := w.claim(1, "ns0", "a", 2)
+		wantVerdict(t, admit(t, l, a), Allowed)
+		before := w.puts
+		for charge, want := range map[int64][2]int{0: {0, 0}, 1: {0, 1}, 3: {1, 0}} {
+			d, err := l.Check(t.Context(), w.claim(2, "ns0", "b", charge))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := [2]int{len(d.Denials), len(d.NotNow)}; got != want {
+				t.Errorf("charge %d: want denials and not-now %v, got %v", charge, want, got)
+			}
+			wantVerdict(t, d, map[bool]Verdict{true: Denied, false: Allowed}[want[0] > 0])
+		}
+		if w.puts != before {
+			t.Error("want no write")
+		}
+	})
+}
+
+func TestTheErrorOfAChargeIsReturned(t *testing.T) {
+	inWorld(t, Options{}, 1, 2, func(t *testing.T, w *world, l *Ledger) {
+		want := errors.New("selector does not compile")
+		r := w.claim(1, "ns0", "a", 2)
+		r.Charge = func(*quota.Quota) (quota.Charge, error) { return quota.Charge{}, want }
+		if _, err := l.Admit(t.Context(), r); !errors.Is(err, want) {
+			t.Errorf("want %v, got %v", want, err)
+		}
+		if got := w.holds(0); len(got) > 0 {
+			t.Errorf("want no hold, got %v", got)
+		}
+	})
+}
+
+func TestAnUnknownNamespaceIsReadLive(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		w.current = false
+		w.mu.Lock()
+		w.write(kNS, object{uid: "ns-new", name: "new", labels: map[string]string{"q0": "yes"}})
+		w.mu.Unlock()
+		wantVerdict(t, admit(t, l, w.claim(1, "new", "a", 2)), Denied)
+		wantVerdict(t, admit(t, l, w.claim(2, "new", "a", 1)), Allowed)
+		if got := len(w.holds(0)); got != 1 {
+			t.Errorf("want one hold, got %d", got)
+		}
+	})
+}
+
+func TestOutagesAreErrorsAndOverloadIsBusy(t *testing.T) {
+	for name, test := range map[string]struct {
+		broken  error
+		timeout time.Duration
+		cancel  bool
+		busy    bool
+	}{
+		"store fails":                        {broken: errors.New("no quorum")},
+		"store fails and the deadline nears": {broken: errors.New("no quorum"), timeout: 5 * time.Millisecond, busy: true},
+		"api server throttles":               {broken: ErrThrottled, timeout: 3 * time.Second, busy: true},
+		"ledger changes all the time":        {broken: ErrConflict, timeout: 3 * time.Second, busy: true},
+		"caller is gone":                     {broken: ErrThrottled, cancel: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+				w.broken = test.broken
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if test.timeout > 0 {
+					var stop context.CancelFunc
+					ctx, stop = context.WithTimeout(ctx, test.timeout)
+					defer stop()
+				}
+				if test.cancel {
+					time.AfterFunc(time.Second, cancel)
+				}
+				begun := time.Now()
+				d, err := l.Admit(ctx, w.claim(1, "ns0", "a", 1))
+				if test.busy != (err == nil) || test.busy != (d.Verdict == Busy) {
+					t.Errorf("want busy %v, got verdict %d and error %v", test.busy, d.Verdict, err)
+				}
+				if took := time.Since(begun); test.timeout > 0 && took >= test.timeout {
+					t.Errorf("want an answer before the deadline of %v, took %v", test.timeout, took)
+				}
+			})
+		})
+	}
+}
+
+// slowly lets each write take d.
+func TestRequestsThatWaitShareOneWriteInArrivalOrder(t *testing.T) {
+	inWorld(t, Options{MaxBatch: 16}, 1, 30, func(t *testing.T, w *world, l *Ledger) {
+		w.slow = 10 * time.Millisecond
+		before := w.puts
+		var wg sync.WaitGroup
+		got := make([]Decision, 40)
+		for i := range got {
+			time.Sleep(time.Microsecond)
+			r := w.claim(i, "ns0", fmt.Sprint(i), 1)
+			wg.Go(func() { got[i], _ = l.Admit(t.Context(), r) })
+		}
+		wg.Wait()
+		for i, d := range got {
+			wantVerdict(t, d, map[bool]Verdict{true: Allowed, false: Busy}[i < 30])
+		}
+		// The first alone, then those that came meanwhile, at most 16 in one write.
+		if puts := w.puts - before; puts > 4 {
+			t.Errorf("want at most 4 writes for 30 admissions, got %d", puts)
+		}
+		for _, l := range w.ledgerL {
+			if l.l != nil && len(l.l.Status.Holds) > 1 {
+				uids := make([]types.UID, len(l.l.Status.Holds))
+				for i, h := range l.l.Status.Holds {
+					uids[i] = h.UID
+				}
+				if uids[0] != "u0" || uids[len(uids)-1] != types.UID(fmt.Sprintf("u%d", len(uids)-1)) {
+					t.Errorf("want holds in arrival order, got %v", uids)
+				}
+			}
+		}
+	})
+}
+
+func TestDifferentQuotasDoNotWaitForEachOther(t *testing.T) {
+	play(t, configOf("", func(c *modelConfig) { c.quotas, c.namespaces, c.age, c.persist = 2, 3, 40*time.Second, 34*time.Second }), func(s *script) {
+		s.setLabels(1, map[string]string{"q0": "yes"})
+		s.setLabels(2, map[string]string{"q1": "yes"})
+		s.sees(0, kNS)
+		stuck := s.asks(0, kClaim, 1, "a", 1)
+		other := s.asks(0, kClaim, 2, "b", 1)
+		s.lets(0, "put ledger q1")
+		s.wantAnswer(other, Allowed)
+		s.lets(0, "put ledger q0")
+		s.wantAnswer(stuck, Allowed)
+	})
+}
+
+func TestALostAnswerIsReadBackAndNotWrittenTwice(t *testing.T) {
+	play(t, scriptConfig(1), func(s *script) {
+		d := s.asks(0, kClaim, 0, "a", 1)
+		s.letsGo(0, "put ledger", vLose)
+		before := s.puts
+		s.flow(0)
+		s.wantAnswer(d, Allowed)
+		if s.puts != before {
+			s.t.Errorf("want no second write, got %d", s.puts-before)
+		}
+	})
+}
+
+func TestLiveObservationsAreSharedOneAtATimeAndApart(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		a := w.claim(99, "ns0", "a", 1)
+		wantVerdict(t, admit(t, l, a), Allowed)
+		w.create(a, kClaim, 1)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			time.Sleep(10 * time.Millisecond)
+			wg.Go(func() {
+				d, _ := l.Admit(t.Context(), w.claim(i, "ns0", fmt.Sprint(i), 1))
+				wantVerdict(t, d, Denied)
+			})
+		}
+		wg.Wait()
+		times := w.replicas[0].liveAt
+		if len(times) < 2 || len(times) > 4 {
+			t.Errorf("want 2 to 4 live observations for 50 requests in 500 ms, got %d", len(times))
+		}
+		for i := 1; i < len(times); i++ {
+			if d := times[i].Sub(times[i-1]); d < DefaultLiveInterval {
+				t.Errorf("want them %v apart, got %v", DefaultLiveInterval, d)
+			}
+		}
+	})
+}
+
+func TestSettleWritesOnlyWhatChanged(t *testing.T) {
+	inWorld(t, Options{}, 1, 5, func(t *testing.T, w *world, l *Ledger) {
+		conditions := func(reason string, status metav1.ConditionStatus) Conditions {
+			return func(quota.Observed, v1alpha1.DeviceLedgerStatus) []v1alpha1.LedgerCondition {
+				return []v1alpha1.LedgerCondition{{Type: v1alpha1.ConditionEnforced, Key: string(keyA), Status: status, Reason: reason}}
+			}
+		}
+		settle := func(c Conditions, want bool) Settled {
+			t.Helper()
+			s, err := l.Settle(t.Context(), "q0", c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Written != want {
+				t.Errorf("want written %v, got %v", want, s.Written)
+			}
+			return s
+		}
+		first := settle(conditions("Enforced", metav1.ConditionTrue), true)
+		time.Sleep(time.Minute)
+		settle(conditions("Enforced", metav1.ConditionTrue), false)
+		w.mu.Lock()
+		w.write(kNS, object{uid: "other", name: "other"})
+		w.mu.Unlock()
+		settle(nil, false)
+		again := settle(conditions("Because", metav1.ConditionTrue), true)
+		at := first.Ledger.Status.Conditions[0].LastTransitionTime
+		if got := again.Ledger.Status.Conditions[0].LastTransitionTime; !got.Equal(&at) {
+			t.Errorf("want the transition time kept at %v, got %v", at, got)
+		}
+		off := settle(conditions("Because", metav1.ConditionFalse), true)
+		if got := off.Ledger.Status.Conditions[0].LastTransitionTime; got.Equal(&at) {
+			t.Error("want a new transition time")
+		}
+		w.create(w.claim(1, "ns0", "a", 2), kClaim, 2)
+		s := settle(nil, true)
+		if got := s.Ledger.Status.Used[keyA]; got.Value() != 2 || !quota.Equal(s.Observed.Used, s.Ledger.Status.Used) {
+			t.Errorf("want used 2 as observed, got %v", s.Ledger.Status.Used)
+		}
+	})
+}
+
+func TestSettleTellsWhenHoldsWantToAge(t *testing.T) {
+	inWorld(t, Options{}, 1, 5, func(t *testing.T, w *world, l *Ledger) {
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 1)), Allowed)
+		time.Sleep(10 * time.Second)
+		s, err := l.Settle(t.Context(), "q0", nil)
+		if err != nil || s.Again != 30*time.Second || s.Source != SourceCache {
+			t.Errorf("want again in 30 s, got %v from %s, error %v", s.Again, s.Source, err)
+		}
+		time.Sleep(s.Again)
+		s, err = l.Settle(t.Context(), "q0", nil)
+		if err != nil || s.Again != 0 || s.Source != SourceLive || len(s.Ledger.Status.Holds) > 0 {
+			t.Errorf("want the hold aged by a live observation, got %v from %s, error %v", s.Ledger.Status.Holds, s.Source, err)
+		}
+	})
+}
+
+func TestSettleCreatesTheLedgerOfANewQuotaAndOfNone(t *testing.T) {
+	inWorld(t, Options{}, 1, 5, func(t *testing.T, w *world, l *Ledger) {
+		w.removeLedger("q0")
+		w.mu.Lock()
+		w.writeQuota(1, 2, 0)
+		w.mu.Unlock()
+		for name, rebuilding := range map[string]bool{"q0": true, "q1": false} {
+			s, err := l.Settle(t.Context(), name, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Ledger.Status.Rebuilding != rebuilding || !slices.Contains(s.Ledger.Finalizers, v1alpha1.LedgerFinalizer) {
+				t.Errorf("%s: want rebuilding %v and the finalizer, got %v %v", name, rebuilding, s.Ledger.Status.Rebuilding, s.Ledger.Finalizers)
+			}
+		}
+		s, err := l.Settle(t.Context(), "none", nil)
+		if err != nil || s.Ledger != nil {
+			t.Errorf("want nothing for a quota that never was, got %v %v", s.Ledger, err)
+		}
+	})
+}
+
+func TestALostLedgerIsRebuiltBeforeAnythingIsAdmitted(t *testing.T) {
+	inWorld(t, Options{}, 1, 2, func(t *testing.T, w *world, l *Ledger) {
+		a := w.claim(1, "ns0", "a", 1)
+		wantVerdict(t, admit(t, l, a), Allowed)
+		w.mu.Lock()
+		w.removeLedger("q0")
+		w.mu.Unlock()
+		d := admit(t, l, w.claim(2, "ns0", "b", 1))
+		wantVerdict(t, d, Busy)
+		if i := indexOf(w.holds(0), "u1"); i < 0 {
+			t.Errorf("want the own hold put back, got %v", w.holds(0))
+		}
+		time.Sleep(DefaultHoldAge)
+		wantVerdict(t, admit(t, l, w.claim(3, "ns0", "c", 1)), Allowed)
+	})
+}
+
+func TestALedgerEditedByHandIsPutRight(t *testing.T) {
+	for name, edit := range map[string]func(*v1alpha1.DeviceLedgerStatus){
+		"use":      func(l *v1alpha1.DeviceLedgerStatus) { l.Used = corev1.ResourceList{keyA: resource.MustParse("0")} },
+		"limits":   func(l *v1alpha1.DeviceLedgerStatus) { l.Hard = corev1.ResourceList{keyA: resource.MustParse("9")} },
+		"versions": func(l *v1alpha1.DeviceLedgerStatus) { l.Observed.Claims, l.CRQResourceVersion = "a", "b" },
+		"selector": func(l *v1alpha1.DeviceLedgerStatus) { l.Selector = v1alpha1.LedgerSelector{} },
+		"all":      func(l *v1alpha1.DeviceLedgerStatus) { *l = v1alpha1.DeviceLedgerStatus{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+				a := w.claim(1, "ns0", "a", 1)
+				wantVerdict(t, admit(t, l, a), Allowed)
+				w.create(a, kClaim, 1)
+				w.mu.Lock()
+				edited := w.ledgers["q0"].DeepCopy()
+				edit(&edited.Status)
+				w.store(w.replicas[0], [kinds]watchCache{}, nil, edited)
+				w.mu.Unlock()
+				wantVerdict(t, admit(t, l, w.claim(2, "ns0", "b", 1)), Denied)
+				s, err := l.Settle(t.Context(), "q0", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := s.Ledger.Status; !quota.Equal(got.Hard, w.quota(0).q.Hard) || got.CRQUID != w.quota(0).uid || got.Selector.Labels == nil {
+					t.Errorf("want the ledger put right, got %+v", got)
+				}
+			})
+		})
+	}
+}
+
+func TestALedgerIsRemovedAfterItsQuotaAndItsHolds(t *testing.T) {
+	inWorld(t, Options{}, 1, 2, func(t *testing.T, w *world, l *Ledger) {
+		remove := func(wantDone bool) time.Duration {
+			t.Helper()
+			done, again, err := l.Remove(t.Context(), "q0")
+			if err != nil || done != wantDone {
+				t.Errorf("want done %v, got %v, error %v", wantDone, done, err)
+			}
+			return again
+		}
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 1)), Allowed)
+		if again := remove(false); again != 0 {
+			t.Errorf("want no removal while the quota is there, got again in %v", again)
+		}
+		w.mu.Lock()
+		w.remove(kCRQ, w.quota(0).uid)
+		w.mu.Unlock()
+		again := remove(false)
+		if again <= 0 || again > DefaultHoldAge {
+			t.Errorf("want to be asked again when the hold is old, got %v", again)
+		}
+		time.Sleep(again)
+		remove(true)
+		if w.ledgers["q0"] != nil {
+			t.Error("want the ledger gone")
+		}
+		remove(true)
+	})
+}
+
+func TestARecreatedQuotaAdoptsTheLedgerWithItsHolds(t *testing.T) {
+	inWorld(t, Options{}, 1, 2, func(t *testing.T, w *world, l *Ledger) {
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 1)), Allowed)
+		w.mu.Lock()
+		w.remove(kCRQ, w.quota(0).uid)
+		n := w.writeQuota(0, 2, 0)
+		w.mu.Unlock()
+		wantVerdict(t, admit(t, l, w.claim(2, "ns0", "b", 1)), Allowed)
+		if got := w.ledgers["q0"].Status; got.CRQUID != n.uid || len(got.Holds) != 2 {
+			t.Errorf("want both holds under the new quota, got %+v", got)
+		}
+	})
+}
+
+func TestARequestForAQuotaThatGoesMeanwhileIsNotBlocked(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		w.current = false
+		w.mu.Lock()
+		w.remove(kCRQ, w.quota(0).uid)
+		w.removeLedger("q0")
+		w.replicas[0].advanceLedger()
+		w.replicas[0].advanceLedger()
+		w.mu.Unlock()
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 1)), Allowed)
+		wantVerdict(t, admit(t, l, w.claim(2, "ns0", "a", 5)), Allowed)
+	})
+}
+
+type recorded struct {
+	nobody
+	mu      sync.Mutex
+	batches []int
+	puts    map[PutResult]int
+	aged    int
+	state   AccountState
+	sources []Source
+}
+
+func (r *recorded) Batch(n int) { r.mu.Lock(); r.batches = append(r.batches, n); r.mu.Unlock() }
+func (r *recorded) Put(p PutResult, _ time.Duration) {
+	r.mu.Lock()
+	r.puts[p]++
+	r.mu.Unlock()
+}
+func (r *recorded) Aged(n int) { r.mu.Lock(); r.aged += n; r.mu.Unlock() }
+func (r *recorded) Account(_ string, s AccountState) {
+	r.mu.Lock()
+	r.state = s
+	r.mu.Unlock()
+}
+func (r *recorded) Settled(s Source, _ time.Duration) {
+	r.mu.Lock()
+	r.sources = append(r.sources, s)
+	r.mu.Unlock()
+}
+
+func TestTheRecorderIsTold(t *testing.T) {
+	rec := &recorded{puts: map[PutResult]int{}}
+	inWorld(t, Options{Recorder: rec}, 1, 3, func(t *testing.T, w *world, l *Ledger) {
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 2)), Allowed)
+		time.Sleep(5 * time.Second)
+		wantVerdict(t, admit(t, l, w.claim(2, "ns0", "b", 1)), Allowed)
+		if s := rec.state; s.Holds != 2 || s.OldestHold != 5*time.Second || !quota.Equal(s.Held, corev1.ResourceList{keyA: resource.MustParse("3")}) {
+			t.Errorf("want 2 holds of 3 together, the oldest 5 s old, got %+v", s)
+		}
+		time.Sleep(DefaultHoldAge)
+		if _, err := l.Settle(t.Context(), "q0", nil); err != nil {
+			t.Fatal(err)
+		}
+		if rec.aged != 2 || rec.puts[PutStored] != 3 || !slices.Equal(rec.batches, []int{1, 1, 0}) ||
+			!slices.Equal(rec.sources, []Source{SourceCache, SourceCache, SourceLive}) {
+			t.Errorf("got aged %d, puts %v, batches %v, sources %v", rec.aged, rec.puts, rec.batches, rec.sources)
+		}
+	})
+}
