@@ -24,6 +24,8 @@ type account struct {
 	committing bool
 	// known is the newest ledger that this replica read or wrote. It is never changed.
 	known *v1alpha1.DeviceLedger
+	// knownAt is when this replica first knew that state of it.
+	knownAt time.Time
 	// seen is when this replica first saw each hold of known, by its own monotonic clock.
 	// hold UID -> time
 	seen map[types.UID]time.Time
@@ -70,6 +72,9 @@ func (a *account) see(l *v1alpha1.DeviceLedger, replace bool) {
 	defer a.mu.Unlock()
 	seen := a.seen
 	if replace {
+		if a.known == nil || versionOf(a.known) != versionOf(l) {
+			a.knownAt = now
+		}
 		a.known = l
 		seen = make(map[types.UID]time.Time, len(l.Status.Holds))
 	} else if seen == nil {
@@ -87,6 +92,13 @@ func (a *account) see(l *v1alpha1.DeviceLedger, replace bool) {
 	if l.Status.Rebuilding && a.marked != l.UID {
 		a.marked, a.markedAt = l.UID, now
 	}
+}
+
+// knewBefore returns true if this replica knew that state of the ledger before t.
+func (a *account) knewBefore(l *v1alpha1.DeviceLedger, t time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.known != nil && versionOf(a.known) == versionOf(l) && a.knownAt.Before(t)
 }
 
 // forget remembers that there is no ledger.

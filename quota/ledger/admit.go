@@ -208,7 +208,7 @@ func (a *admission) judge(ctx context.Context) (*Decision, error) {
 		a.l.drop(worst.quota.Name)
 		return nil, nil
 	case outdated:
-		return nil, a.refresh(ctx, worst)
+		return a.refresh(ctx, worst)
 	case behind:
 		return a.wait(ctx, worst, a.look(ctx, a.l.o.Clock.Now()))
 	case rebuilding:
@@ -311,23 +311,26 @@ func (a *admission) look(ctx context.Context, t time.Time) error {
 	return nil
 }
 
-// refresh gets the quota that the ledger was made by, which is newer than the one charged.
-func (a *admission) refresh(ctx context.Context, c *cover) error {
-	want := termsVersion(&c.out.ledger.Status)
-	if q := a.l.view.Cached().Observe(c.quota.Name, nil, nil).Quota; q != nil && q.ResourceVersion >= want {
-		c.quota = q
-		return nil
+// refresh gets the quota that the ledger was made by, which is newer than the one charged for.
+func (a *admission) refresh(ctx context.Context, c *cover) (*Decision, error) {
+	q := a.l.view.Cached().Observe(c.quota.Name, nil, nil).Quota
+	if q == nil || q.ResourceVersion < termsVersion(&c.out.ledger.Status) {
+		var err error
+		if q, err = a.l.view.Quota(ctx, c.quota.Name); err != nil {
+			return nil, err
+		}
 	}
-	q, err := a.l.view.Quota(ctx, c.quota.Name)
-	if err != nil {
-		return err
-	}
-	if q == nil {
+	switch {
+	case q == nil:
 		a.remove(c)
-		return nil
+		return nil, nil
+	case q.ResourceVersion <= c.quota.ResourceVersion:
+		// No quota is as new as the ledger tells: a settle has to put it right.
+		return a.wait(ctx, c, a.look(ctx, a.l.o.Clock.Now()))
+	default:
+		c.quota = q
+		return nil, nil
 	}
-	c.quota = q
-	return nil
 }
 
 func (a *admission) remove(c *cover) {

@@ -69,21 +69,17 @@ func (a *account) trial(ctx context.Context, e *entry) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.l.o.StoreTimeout)
 	defer cancel()
 	base, err := a.l.store.Get(ctx, a.name)
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return outcome{}, err
-	}
-	if err != nil {
-		base = nil
-	}
-	if base = a.newest(base); base == nil {
+	if errors.Is(err, ErrNotFound) {
 		base, err = a.l.store.GetLive(ctx, a.name)
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return outcome{}, err
-		}
-		if err != nil {
-			base = &v1alpha1.DeviceLedger{}
-			base.Name = a.name
-		}
+	}
+	switch {
+	case err == nil:
+		base = a.newest(base)
+	case errors.Is(err, ErrNotFound):
+		base = &v1alpha1.DeviceLedger{}
+		base.Name = a.name
+	default:
+		return outcome{}, err
 	}
 	a.see(base, false)
 	return a.newPlan(base, []*entry{e}).outcomes[0], nil

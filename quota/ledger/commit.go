@@ -201,16 +201,15 @@ func (a *account) read(ctx context.Context, live bool) (*v1alpha1.DeviceLedger, 
 	defer cancel()
 	if !live {
 		l, err := a.l.store.Get(ctx, a.name)
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return nil, false, err
-		}
-		if err != nil {
-			l = nil
-		}
-		if l = a.newest(l); l != nil {
+		if err == nil {
+			l = a.newest(l)
 			a.see(l, true)
 			return l, false, nil
 		}
+		if !errors.Is(err, ErrNotFound) {
+			return nil, false, err
+		}
+		// Deleted, or not seen yet: what this replica remembers does not tell.
 	}
 	l, err := a.l.store.GetLive(ctx, a.name)
 	if errors.Is(err, ErrNotFound) {

@@ -543,6 +543,12 @@ func TestALedgerEditedByHandIsPutRight(t *testing.T) {
 		"use":      func(l *v1alpha1.DeviceLedgerStatus) { l.Used = corev1.ResourceList{keyA: resource.MustParse("0")} },
 		"limits":   func(l *v1alpha1.DeviceLedgerStatus) { l.Hard = corev1.ResourceList{keyA: resource.MustParse("9")} },
 		"versions": func(l *v1alpha1.DeviceLedgerStatus) { l.Observed.Claims, l.CRQResourceVersion = "a", "b" },
+		"versions ahead": func(l *v1alpha1.DeviceLedgerStatus) {
+			l.Observed.Claims, l.CRQResourceVersion, l.Used = "999999", "999999", corev1.ResourceList{}
+		},
+		"limits ahead": func(l *v1alpha1.DeviceLedgerStatus) {
+			l.CRQResourceVersion, l.Hard = "999999", corev1.ResourceList{keyA: resource.MustParse("9")}
+		},
 		"selector": func(l *v1alpha1.DeviceLedgerStatus) { l.Selector = v1alpha1.LedgerSelector{} },
 		"all":      func(l *v1alpha1.DeviceLedgerStatus) { *l = v1alpha1.DeviceLedgerStatus{} },
 	} {

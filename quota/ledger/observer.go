@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+
+	"github.com/devicequota/devicequota/quota"
 )
 
 // sight is a live observation, with the time before which this replica did not begin it.
@@ -24,8 +26,12 @@ type observer struct {
 	recorder Recorder
 
 	mu sync.Mutex // protects following
-	// last is the newest that ended.
-	last  *sight
+	// last is the newest that ended, while somebody still asks for observations: it may be large.
+	last *sight
+	// seen and seenBegun are the versions of the newest that ended and when it began.
+	seen      quota.Vector
+	seenBegun time.Time
+	// begun is when the newest began.
 	begun time.Time
 	// next has not begun: whoever comes may join.
 	next    *flight
@@ -62,11 +68,12 @@ func (o *observer) after(ctx context.Context, t time.Time) (*sight, error) {
 	}
 }
 
-// newest returns the newest observation that ended; nil when none did.
-func (o *observer) newest() *sight {
+// newest returns the versions of the newest observation that ended, and when it began; zero
+// when none did.
+func (o *observer) newest() (quota.Vector, time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.last
+	return o.seen, o.seenBegun
 }
 
 func (o *observer) joinLocked(ctx context.Context) *flight {
@@ -119,6 +126,7 @@ func (o *observer) turn() (*flight, time.Duration) {
 	f := o.next
 	if f == nil {
 		o.running = false
+		o.last = nil
 		return nil, 0
 	}
 	now := o.clock.Now()
@@ -146,8 +154,9 @@ func (o *observer) fly(f *flight) {
 		return
 	}
 	f.sight = &sight{Observation: seen, begun: begun}
+	versions := seen.Observe("", nil, nil).Version // the same for every quota
 	o.mu.Lock()
-	o.last = f.sight
+	o.last, o.seen, o.seenBegun = f.sight, versions, begun
 	o.mu.Unlock()
 	close(f.done)
 }

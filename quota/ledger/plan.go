@@ -154,13 +154,8 @@ func newestSight(batch []*entry) *sight {
 // settle picks the observation and settles next by it.
 func (p *plan) settle(cached, live *look) {
 	l := &p.next.Status
-	if cached.Quota != nil && cached.Quota.ResourceVersion == termsVersion(l) && ordered(cached.Quota, l) > 0 {
-		l.CRQResourceVersion = "" // edited by somebody: any quota is newer
-	}
-	observed, err := quota.VectorOf(l.Observed)
-	if err != nil {
-		observed = quota.Vector{}
-	}
+	p.mend(cached, live)
+	observed, _ := quota.StoredVersions(l)
 	must := cached.Recorded[quota.Namespaces] > observed[quota.Namespaces] ||
 		cached.Quota != nil && ordered(cached.Quota, l) > 0
 	switch {
@@ -168,7 +163,7 @@ func (p *plan) settle(cached, live *look) {
 		p.look = live
 	case maySettle(l, &cached.Observed):
 		p.look = cached
-		p.a.date(cached, l.Holds, live)
+		p.a.date(cached)
 	default:
 		p.behind = must
 		return
@@ -184,6 +179,20 @@ func (p *plan) settle(cached, live *look) {
 	}
 }
 
+// mend undoes what only somebody else than a Ledger can have written: terms that the quota of
+// that version does not have, and versions that are ahead of a live observation which began
+// after this replica knew the ledger. Any observation is better than such a ledger.
+func (p *plan) mend(cached, live *look) {
+	l := &p.next.Status
+	if cached.Quota != nil && cached.Quota.ResourceVersion == termsVersion(l) && ordered(cached.Quota, l) > 0 {
+		l.CRQResourceVersion = ""
+	}
+	if live == nil || maySettle(l, &live.Observed) || !p.a.knewBefore(p.base, live.begun) {
+		return
+	}
+	l.Observed, l.CRQResourceVersion = v1alpha1.ObservedVersions{}, ""
+}
+
 // asNewAs returns true if the live observation is as new as the replica's own cache in quotas
 // and namespaces: then settling by it loses no coverage that the replica knows.
 func asNewAs(live, cached *look) bool {
@@ -191,21 +200,11 @@ func asNewAs(live, cached *look) bool {
 		(cached.Quota == nil || live.Version[quota.Quotas] >= cached.Quota.ResourceVersion)
 }
 
-// date finds when the cached observation is known to have begun: at or above the version of
+// date finds when the cached observation is known to have begun: at or above the versions of
 // a live one it contains all that the live one did.
-func (a *account) date(cached *look, holds []v1alpha1.Hold, live *look) {
-	if len(holds) == 0 {
-		return
-	}
-	if live == nil {
-		s := a.l.live.newest()
-		if s == nil {
-			return
-		}
-		live = &look{Observed: s.Observe(a.name, nil, nil), begun: s.begun}
-	}
-	if cached.Version.AtLeast(live.Version) {
-		cached.begun = live.begun
+func (a *account) date(cached *look) {
+	if versions, begun := a.l.live.newest(); !begun.IsZero() && cached.Version.AtLeast(versions) {
+		cached.begun = begun
 	}
 }
 

@@ -452,3 +452,23 @@ func TestNewerCoverageIsSettledBeforeTheNextAdmission(t *testing.T) {
 		s.wantAnswer(b, Denied)
 	})
 }
+
+// TestANewKeyIsCountedBeforeTheNextAdmission: what exists was never counted for it.
+func TestANewKeyIsCountedBeforeTheNextAdmission(t *testing.T) {
+	play(t, scriptConfig(9), func(s *script) {
+		a := s.asks(1, kClaim, 0, "a", 1)
+		s.flow(1)
+		s.persist(a.r)
+		pod := s.asks(1, kPod, 0, "p", 1)
+		s.flow(1)
+		s.persist(pod.r)
+		s.sees(1, kClaim, kPod)
+		s.settles(1)
+		s.flow(1)
+		s.begins(s.writeQuota(0, 9, 2))
+		s.sees(0, kCRQ, kClaim) // but not the pod: it may not settle
+		b := s.asks(0, kClaim, 0, "b", 1)
+		s.flow(0)
+		s.wantAnswer(b, Denied)
+	})
+}
