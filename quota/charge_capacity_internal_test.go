@@ -95,3 +95,24 @@ func exact(t *testing.T, s string) resource.Quantity {
 	}
 	return z
 }
+
+func TestTimesIsExactAndNeverNegative(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		amount string
+		n      int64
+		want   string
+	}{
+		"usual": {"40Gi", 3, "120Gi"}, "milli": {"1500m", 3, "4500m"}, "beyond int64": {"9223372036854775807", 2, "18446744073709551614"},
+		"negative amount": {"-5", 3, "0"}, "negative factor": {"5", -3, "0"}, "no factor": {"5", 0, "0"},
+	} {
+		q := resource.MustParse(test.amount)
+		for range 2 {
+			q.ToDec() // an amount with a pointer, as published values beyond int64 have
+			got := times(q, test.n)
+			if want := exact(t, test.want); got.Cmp(want) != 0 {
+				t.Errorf("%s: want %s, got %s", name, test.want, got.String())
+			}
+		}
+	}
+}

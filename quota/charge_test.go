@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -434,4 +435,62 @@ func TestAnInventoryIsAskedOncePerShape(t *testing.T) {
 	if v.asked > asked+1 { // whether the selectors compile
 		t.Errorf("another quota asked %d times more", v.asked-asked)
 	}
+}
+
+func TestConstraintsNeverLowerACharge(t *testing.T) {
+	t.Parallel()
+	q := parse(t, unlimited(gpuDevices, gpuMemory))
+	charger := quota.NewCharger(fleet())
+	claim := builders.Claim("a", "c", builders.Exactly("r", "gpu.nvidia.com", 2))
+	attribute := resourceapi.FullyQualifiedName("gpu.nvidia.com/productName")
+	for _, c := range []resourceapi.DeviceConstraint{{MatchAttribute: &attribute}, {Requests: []string{"r"}, DistinctAttribute: &attribute}, {}} {
+		claim.Spec.Devices.Constraints = append(claim.Spec.Devices.Constraints, c)
+		got, err := charger.Requested(&claim.Spec, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "requested", builders.List(gpuDevices, "2", gpuMemory, "160Gi"), got.Amounts)
+	}
+}
+
+func TestChangingASelectorsExpressionChangesTheCharge(t *testing.T) {
+	t.Parallel()
+	charger := quota.NewCharger(fleet())
+	claim := builders.Allocate(builders.Claim("a", "c", builders.Exactly("r", "gpu.nvidia.com", 2, "productName=A100-40")), "r gpu.nvidia.com n3 gpu-0", "r gpu.nvidia.com n3 gpu-1")
+	for expression, want := range map[string]string{"productName=A100-40": "2", "productName=A100-80": "0", "driver=gpu.nvidia.com": "2"} {
+		q := parse(t, unlimited("sel.selector.devicequota.io/devices"), "selector.devicequota.io/sel", expression)
+		got, err := charger.Requested(&claim.Spec, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "requested by "+expression, builders.List("sel.selector.devicequota.io/devices", want), got.Amounts)
+		allocated, _ := charger.Allocated(claim, q)
+		same(t, "allocated by "+expression, builders.List("sel.selector.devicequota.io/devices", want), allocated.Amounts)
+	}
+}
+
+func TestOneChargerServesManyAtOnce(t *testing.T) {
+	t.Parallel()
+	charger := quota.NewCharger(fleet())
+	q := parse(t, unlimited(gpuDevices, gpuMemory, "sel.selector.devicequota.io/devices"), "selector.devicequota.io/sel", "productName=A100-80")
+	want := builders.List(gpuDevices, "9223372036854775807", "sel.selector.devicequota.io/devices", "9223372036854775807")
+	var wait sync.WaitGroup
+	for range 8 {
+		wait.Go(func() {
+			for range 50 {
+				spec := builders.Claim("a", "c", builders.Exactly("r", "gpu.nvidia.com", math.MaxInt64)).Spec
+				got, err := charger.Requested(&spec, q)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				delete(got.Amounts, gpuMemory)
+				if !quota.Equal(want, got.Amounts) {
+					t.Errorf("charge %s", quota.Format(got.Amounts))
+				}
+				quota.AddTo(got.Amounts, got.Amounts) // the caller's own
+			}
+		})
+	}
+	wait.Wait()
 }

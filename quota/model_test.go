@@ -372,12 +372,21 @@ func TestRequestedCoversEveryAllocationAndAllocatedIsTheSumOverDevices(t *testin
 		for _, u := range requested.Unknown {
 			unknown[u.Key] = true
 		}
+		if counted, _ := charger.Claim(claim, m.q, nil); len(unknown) == 0 {
+			same(t, fmt.Sprintf("seed %d: counted unallocated", seed), requested.Amounts, counted)
+		}
 		m.allocations(claim, func(chosen []option) {
 			checked++
 			allocate(claim, chosen)
 			allocated, ok := charger.Allocated(claim, m.q)
 			if !ok {
 				t.Fatalf("seed %d: allocated is not computable: %v", seed, allocated.Unknown)
+			}
+			always := *m.q
+			always.TrueDown = quota.TrueDownAlways
+			counted, computed := charger.Claim(claim, &always, nil)
+			if same(t, fmt.Sprintf("seed %d: counted allocated", seed), allocated.Amounts, counted); !computed {
+				t.Fatalf("seed %d: not computed", seed)
 			}
 			want := map[corev1.ResourceName]*big.Int{}
 			for _, o := range chosen {
