@@ -106,35 +106,31 @@ func New(inv *Inventory, state State, o Options) (*Allocator, error) {
 //   - ErrSteps, when the budget is used up, and the error of ctx: both leave it unknown
 //     whether the claims fit.
 func (a *Allocator) Allocate(ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim) (Result, error) {
-	s, err := a.search(node, claims)
-	if err != nil {
+	if node == nil {
+		return Result{}, errors.New("node is nil")
+	}
+	s := a.inv.engine.search()
+	defer a.inv.engine.done(s)
+	if err := s.begin(a, claims); err != nil {
+		return Result{}, err
+	}
+	return s.on(ctx, node)
+}
+
+// on allocates the claims of the search on the node.
+func (s *search) on(ctx context.Context, node *corev1.Node) (Result, error) {
+	if err := s.enter(node); err != nil {
 		return Result{}, err
 	}
 	found, err := s.solve(ctx)
+	steps := s.steps
 	switch {
 	case err != nil:
-		return Result{Steps: s.steps}, err
+		return Result{Steps: steps}, err
 	case found:
-		return Result{Allocations: s.results(), Steps: s.steps}, nil
+		return Result{Allocations: s.results(), Steps: steps}, nil
 	}
-	return Result{Unfit: s.unfit(ctx), Steps: s.steps}, nil
-}
-
-// search checks the claims and prepares a search for the node.
-func (a *Allocator) search(node *corev1.Node, claims []*resourceapi.ResourceClaim) (*search, error) {
-	if node == nil {
-		return nil, errors.New("node is nil")
-	}
-	s := &search{allocator: a, inv: a.inv, state: &a.state, o: &a.o, node: node, claims: claims, maxSteps: a.o.MaxSteps}
-	if err := s.claimRequests(); err != nil {
-		return nil, err
-	}
-	view, err := a.inv.view(node, a.o.Features.poolFilter())
-	if err != nil {
-		return nil, err
-	}
-	s.view = view
-	return s, nil
+	return Result{Unfit: s.unfit(ctx), Steps: steps}, nil
 }
 
 // available returns what the devices in use leave of the pool's counters, computed once.

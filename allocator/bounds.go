@@ -330,7 +330,7 @@ func (d *deep) uses(demands []demand, k *levelKind, need int) int {
 	known := false
 	for _, x := range demands {
 		for _, a := range x.alternatives {
-			n := a.needs[int(k.sample)]
+			n := a.need(int(k.sample))
 			if a.admin || d.codes[a.number][k.sample] == codeNo {
 				continue
 			}

@@ -31,10 +31,11 @@ type constraint struct {
 // claimConstraints prepares the constraints of a claim.
 func (s *search) claimConstraints(claim int) error {
 	devices := &s.claims[claim].Spec.Devices
-	list := make([]*constraint, 0, len(devices.Constraints))
+	list := s.constraints[claim][:0]
 	for i := range devices.Constraints {
 		api := &devices.Constraints[i]
-		c := &constraint{claim: claim, index: i, requests: api.Requests, last: -1}
+		c := s.constraintMemory.next()
+		*c = constraint{claim: claim, index: i, requests: api.Requests, last: -1, seen: c.seen[:0]}
 		switch {
 		case api.MatchAttribute != nil:
 			c.name = *api.MatchAttribute
@@ -46,7 +47,7 @@ func (s *search) claimConstraints(claim int) error {
 		c.domain, c.id, _ = strings.Cut(string(c.name), "/")
 		list = append(list, c)
 	}
-	s.constraints = append(s.constraints, list)
+	s.constraints[claim] = list
 	return nil
 }
 

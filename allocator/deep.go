@@ -204,7 +204,7 @@ func (d *deep) traitOf(vs *viewSlice, dev *device) []byte {
 			continue
 		}
 		useful = true
-		if n := a.needs[pos]; n != nil {
+		if n := a.need(pos); n != nil {
 			for _, x := range n.amounts {
 				key = appendAmount(key, x)
 			}

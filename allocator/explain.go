@@ -27,6 +27,7 @@ func (s *search) unfit(ctx context.Context) *Unfit {
 		return u
 	}
 	s.undo(0)
+	s.maxSteps = s.o.MaxSteps
 	s.explain(ctx, u, s.allocator.fitsOn(s))
 	return u
 }
@@ -247,7 +248,7 @@ func (s *search) obstacleNow(a *alternative, vs *viewSlice, d *device) (reason R
 
 // shortCapacity names the first capacity of which too little is left.
 func (s *search) shortCapacity(a *alternative, vs *viewSlice, d *device) string {
-	n, u := a.needs[vs.first+d.index], s.use(vs).of(d.api.Name)
+	n, u := a.need(vs.first+d.index), s.use(vs).of(d.api.Name)
 	for i := range n.amounts {
 		if n.amounts[i].add(u.capacity[d.capacities[i].name]).cmp(d.capacities[i].value) > 0 {
 			return string(d.capacities[i].name)

@@ -33,9 +33,9 @@ type share struct {
 
 // poolFlight is what is left of a pool.
 type poolFlight struct {
-	loaded bool
-	used   *poolUse
-	// counters and groups begin as what the devices in use leave; nil until they matter.
+	loaded, counted bool
+	used            *poolUse
+	// counters and groups begin as what the devices in use leave, once they are counted.
 	counters []amount
 	groups   []groupState
 }
@@ -66,14 +66,22 @@ type undo struct {
 	common     value
 }
 
+// init begins with nothing allocated.
 func (f *flight) init(v *nodeView, claims []*resourceapi.ResourceClaim) {
-	f.placed = make([][]placed, len(claims))
-	f.chosen = make([][]*alternative, len(claims))
+	f.placed = resized(f.placed, len(claims))
+	f.chosen = resized(f.chosen, len(claims))
 	for c, claim := range claims {
-		f.chosen[c] = make([]*alternative, len(claim.Spec.Devices.Requests))
+		f.placed[c] = f.placed[c][:0]
+		f.chosen[c] = cleared(f.chosen[c], len(claim.Spec.Devices.Requests))
 	}
-	f.owner = make([]int32, v.devices)
-	f.pools = make([]poolFlight, len(v.pools))
+	f.owner = cleared(f.owner, v.devices)
+	f.admin = f.admin[:0]
+	clear(f.shares)
+	f.pools = resized(f.pools, len(v.pools))
+	for i := range f.pools {
+		f.pools[i] = poolFlight{counters: f.pools[i].counters[:0], groups: f.pools[i].groups[:0]}
+	}
+	f.trail = f.trail[:0]
 }
 
 func (f *flight) mark() int { return len(f.trail) }
@@ -165,7 +173,7 @@ func (s *search) take(ctx context.Context, a *alternative, at place) (bool, erro
 // without it, what other claims have with adminAccess is not.
 func (s *search) inUse(a *alternative, vs *viewSlice, d *device, sharing bool) bool {
 	pos, self := vs.first+d.index, int32(a.claim)+1
-	sameAdmin := s.admin != nil && s.admin[pos] == self
+	sameAdmin := len(s.admin) > 0 && s.admin[pos] == self
 	if a.admin {
 		return s.owner[pos] == self || sameAdmin
 	}
@@ -178,7 +186,7 @@ func (s *search) inUse(a *alternative, vs *viewSlice, d *device, sharing bool) b
 
 // hasCapacity tells whether the capacity that is left suffices. adminAccess takes none of it.
 func (s *search) hasCapacity(a *alternative, vs *viewSlice, d *device) bool {
-	n := a.needs[vs.first+d.index]
+	n := a.need(vs.first + d.index)
 	if n == nil || a.admin {
 		return true
 	}
@@ -259,10 +267,11 @@ func (p *poolFlight) within(uses []use) bool {
 // countersOf returns the pool with its counters loaded.
 func (s *search) countersOf(vs *viewSlice) *poolFlight {
 	p := &s.pools[vs.poolNumber]
-	if p.counters == nil {
+	if !p.counted {
 		left := s.allocator.available(vs.pool, s.use(vs))
-		p.counters = append([]amount{}, left.counters...)
-		p.groups = append([]groupState{}, left.groups...)
+		p.counted = true
+		p.counters = append(p.counters, left.counters...)
+		p.groups = append(p.groups, left.groups...)
 	}
 	return p
 }
@@ -295,8 +304,8 @@ func (s *search) own(a *alternative, vs *viewSlice, d *device, sharing bool) {
 	case sharing:
 		s.addShare(a, pos, len(d.capacities))
 	case a.admin:
-		if s.admin == nil {
-			s.admin = make([]int32, s.view.devices)
+		if len(s.admin) == 0 {
+			s.admin = cleared(s.admin, s.view.devices)
 		}
 		s.trail = append(s.trail, undo{kind: undoAdmin, number: pos, before: s.admin[pos]})
 		s.admin[pos] = int32(a.claim) + 1
@@ -316,7 +325,7 @@ func (s *search) addShare(a *alternative, pos, capacities int) {
 		s.shares[pos] = sh
 	}
 	u := undo{kind: undoShare, number: pos, admin: a.admin}
-	if n := a.needs[pos]; n != nil && !a.admin {
+	if n := a.need(pos); n != nil && !a.admin {
 		u.amounts = n.amounts
 	}
 	sh.shares++

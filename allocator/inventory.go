@@ -31,7 +31,7 @@ type Inventory struct {
 	extended *tree[*resourceapi.DeviceClass] // by extendedResourceName
 	nodes    *tree[*corev1.Node]
 
-	views sync.Map // viewKey -> *nodeView
+	views [4]views // by poolFilter.number
 	reach sync.Map // *reach -> []string: node names
 }
 
@@ -231,7 +231,9 @@ func keysOf[V any](t *tree[V]) []string {
 // nodeView is all pools that a node sees, in the order in which devices are tried.
 type nodeView struct {
 	labels map[string]string
-	pools  []*poolView
+	// selective: the view depends on the labels.
+	selective bool
+	pools     []*poolView
 	// slices are those of the usable pools, first the position of each one's first device.
 	slices  []viewSlice
 	devices int
@@ -261,40 +263,55 @@ type viewSlice struct {
 	first      int
 }
 
-type viewKey struct {
-	node   string
-	filter poolFilter
+// views are the nodeViews of one poolFilter by node name.
+type views struct {
+	mu     sync.RWMutex // protects following
+	byNode map[string]*nodeView
 }
 
 // view returns what the node sees, remembered as long as its labels are the same.
 //
 // Source: structured/internal/experimental/pools_experimental.go, GatherPools (v0.37).
 func (inv *Inventory) view(node *corev1.Node, f poolFilter) (*nodeView, error) {
-	key := viewKey{node: node.Name, filter: f}
-	if known, found := inv.views.Load(key); found {
-		if v := known.(*nodeView); sameLabels(v.labels, node.Labels) {
-			return v, nil
-		}
+	known := &inv.views[f.number()]
+	known.mu.RLock()
+	v := known.byNode[node.Name]
+	known.mu.RUnlock()
+	if v != nil && (!v.selective || sameLabels(v.labels, node.Labels)) {
+		return v, nil
 	}
+	v, err := inv.newView(node, f)
+	if err != nil {
+		return nil, err
+	}
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	if known.byNode == nil {
+		known.byNode = map[string]*nodeView{}
+	}
+	known.byNode[node.Name] = v
+	return v, nil
+}
+
+func (inv *Inventory) newView(node *corev1.Node, f poolFilter) (*nodeView, error) {
 	v := &nodeView{labels: node.Labels}
 	keys, _ := inv.local.get(node.Name)
+	var list []*poolView
 	for _, key := range merged(keys, keysOf(inv.spanning)) {
 		p, _ := inv.pools.get(key)
+		v.selective = v.selective || p.selective()
 		pv, err := p.view(node, f)
 		if err != nil {
 			return nil, err
 		}
 		if pv != nil {
-			v.pools = append(v.pools, pv)
+			list = append(list, pv)
 		}
 	}
-	slices.SortStableFunc(v.pools, func(a, b *poolView) int { return int(flags(a.binding)) - int(flags(b.binding)) })
-	list := v.pools
-	v.pools = nil
+	slices.SortStableFunc(list, func(a, b *poolView) int { return int(flags(a.binding)) - int(flags(b.binding)) })
 	for _, pv := range list {
 		v.add(pv)
 	}
-	inv.views.Store(key, v)
 	return v, nil
 }
 

@@ -119,7 +119,7 @@ func (d *deep) usedCode(pos int) int32 {
 			used = 2
 		}
 	}
-	if d.admin != nil && d.admin[pos] == d.claimNumber {
+	if len(d.admin) > 0 && d.admin[pos] == d.claimNumber {
 		used += 4
 	}
 	return used

@@ -36,8 +36,9 @@ const (
 func (a *Allocator) Nodes(ctx context.Context, claims []*resourceapi.ResourceClaim) iter.Seq2[NodeFit, error] {
 	quick := a.quick()
 	return func(yield func(NodeFit, error) bool) {
-		s := &search{inv: a.inv, o: &quick.o, claims: claims}
-		if err := s.claimRequests(); err != nil {
+		s := a.inv.engine.search()
+		defer a.inv.engine.done(s)
+		if err := s.begin(quick, claims); err != nil {
 			yield(NodeFit{}, err)
 			return
 		}
@@ -46,33 +47,19 @@ func (a *Allocator) Nodes(ctx context.Context, claims []*resourceapi.ResourceCla
 			if !reached(name) {
 				return true
 			}
-			fit, err := quick.nodeFit(ctx, node, claims)
-			if err == nil && fit.Result.Unfit != nil {
+			fit := NodeFit{Node: node}
+			var err error
+			fit.Result, err = s.on(ctx, node)
+			switch {
+			case err != nil:
+			case fit.Result.Unfit != nil:
 				return true
+			default:
+				fit.Stranded = s.stranded()
 			}
 			return yield(fit, err) && ctx.Err() == nil
 		})
 	}
-}
-
-// nodeFit allocates on the node and computes the score.
-func (a *Allocator) nodeFit(ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim) (NodeFit, error) {
-	fit := NodeFit{Node: node}
-	s, err := a.search(node, claims)
-	if err != nil {
-		return fit, err
-	}
-	found, err := s.solve(ctx)
-	fit.Result.Steps = s.steps
-	switch {
-	case err != nil:
-		return fit, err
-	case !found:
-		fit.Result.Unfit = s.unfit(ctx)
-		return fit, nil
-	}
-	fit.Result.Allocations, fit.Stranded = s.results(), s.stranded()
-	return fit, nil
 }
 
 // reached is the index: it returns whether each request may find a device on the node, judging
@@ -178,9 +165,17 @@ func (a *Allocator) Explain(ctx context.Context, claims []*resourceapi.ResourceC
 
 // fitsSomewhere tells whether the claims fit on a node. Not knowing counts as fitting.
 func (a *Allocator) fitsSomewhere(ctx context.Context, claims []*resourceapi.ResourceClaim) (bool, error) {
-	quick := a.quick()
+	s := a.inv.engine.search()
+	defer a.inv.engine.done(s)
+	if err := s.begin(a.quick(), claims); err != nil {
+		return false, err
+	}
+	reached := a.inv.reached(s.requests)
 	for _, node := range a.inv.allNodes() {
-		r, err := quick.Allocate(ctx, node, claims)
+		if !reached(node.Name) {
+			continue
+		}
+		r, err := s.on(ctx, node)
 		if err != nil {
 			return false, err
 		}
@@ -207,11 +202,12 @@ func (inv *Inventory) allNodes() []*corev1.Node {
 
 // clusterUnfit explains why the claims fit on no node, counting the devices of all nodes.
 func (a *Allocator) clusterUnfit(ctx context.Context, claims []*resourceapi.ResourceClaim) (*Unfit, error) {
-	s, err := a.search(&corev1.Node{}, claims)
-	if err != nil {
+	s := a.inv.engine.search()
+	defer a.inv.engine.done(s)
+	if err := s.begin(a, claims); err != nil {
 		return nil, err
 	}
-	s.node, s.view = nil, a.inv.clusterView(a.o.Features.poolFilter())
+	s.enterView(nil, a.inv.clusterView(a.o.Features.poolFilter()))
 	u := &Unfit{Summary: "the claims fit on no node"}
 	fits := func(ctx context.Context, claims []*resourceapi.ResourceClaim, empty bool) bool {
 		asked := a.quick()
@@ -225,7 +221,6 @@ func (a *Allocator) clusterUnfit(ctx context.Context, claims []*resourceapi.Reso
 		u.Permanent = !s.hidden() && !fits(ctx, claims, true)
 		return u, nil
 	}
-	s.flight.init(s.view, claims)
 	if err := s.listAll(ctx); err != nil {
 		return nil, err
 	}

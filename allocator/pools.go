@@ -38,6 +38,9 @@ func (f Features) poolFilter() poolFilter {
 	return poolFilter{partitions: f.PartitionableDevices, groups: f.CompatibilityGroups}
 }
 
+// number is below 4.
+func (f poolFilter) number() byte { return flags(f.partitions, f.groups) }
+
 // visible tells whether the slice is looked at for a node.
 func (f poolFilter) visible(s *slice) bool {
 	if !f.partitions && (s.api.Spec.PerDeviceNodeSelection != nil || len(s.api.Spec.SharedCounters) > 0) {
@@ -114,13 +117,7 @@ func (c *content) usable() bool {
 
 // factsFor returns the facts, computed once.
 func (c *content) factsFor(f poolFilter) *facts {
-	i := 0
-	if f.partitions {
-		i |= 1
-	}
-	if f.groups {
-		i |= 2
-	}
+	i := f.number()
 	if known := c.facts[i].Load(); known != nil {
 		return known
 	}
@@ -186,6 +183,13 @@ func duplicateDevice(list []*slice) string {
 		}
 	}
 	return ""
+}
+
+// selective tells whether a node selector decides which nodes see the pool.
+func (p *pool) selective() bool {
+	return slices.ContainsFunc(p.generations, func(c *content) bool {
+		return slices.ContainsFunc(c.shared, func(s *slice) bool { return s.reach.selector != nil || s.reach.err != nil || s.reach.perNode })
+	})
 }
 
 // poolView is a pool as one node sees it.

@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -36,10 +37,19 @@ type alternative struct {
 
 	// What the search finds out. status is by position of the device.
 	status []status
-	needs  map[int]*need
+	needs  []*need // by position, what is beyond its end is nil
 	list   []place // of allocation mode All
-	// impossible tells why the alternative cannot be used at all.
+	// impossible tells why the alternative cannot be used on this node.
 	impossible impossible
+}
+
+// need returns what the alternative consumes of the device's capacities, nil if that is of no
+// matter.
+func (a *alternative) need(pos int) *need {
+	if pos >= len(a.needs) {
+		return nil
+	}
+	return a.needs[pos]
 }
 
 // impossible is why an alternative is not tried.
@@ -51,7 +61,12 @@ type impossible struct {
 // claimRequests checks the claims and prepares their requests. All errors are about what no
 // API server lets pass, or about features that are off.
 func (s *search) claimRequests() error {
-	s.requests = make([][]*request, len(s.claims))
+	s.requestMemory.giveBack()
+	s.alternativeMemory.giveBack()
+	s.constraintMemory.giveBack()
+	s.requests = resized(s.requests, len(s.claims))
+	s.constraints = resized(s.constraints, len(s.claims))
+	s.alternatives = s.alternatives[:0]
 	for c, claim := range s.claims {
 		if claim == nil {
 			return fmt.Errorf("claims[%d] is nil", c)
@@ -59,6 +74,7 @@ func (s *search) claimRequests() error {
 		if err := s.claimConstraints(c); err != nil {
 			return fmt.Errorf("claim \"%s/%s\", %w", claim.Namespace, claim.Name, err)
 		}
+		s.requests[c] = s.requests[c][:0]
 		for i := range claim.Spec.Devices.Requests {
 			r, err := s.newRequest(c, i, &claim.Spec.Devices.Requests[i])
 			if err != nil {
@@ -71,43 +87,49 @@ func (s *search) claimRequests() error {
 }
 
 func (s *search) newRequest(claim, index int, api *resourceapi.DeviceRequest) (*request, error) {
-	r := &request{api: api}
+	r := s.requestMemory.next()
+	r.api, r.alternatives = api, r.alternatives[:0]
 	switch {
 	case api.Exactly == nil && len(api.FirstAvailable) == 0:
-		return nil, fmt.Errorf("neither exactly nor firstAvailable is set")
+		return nil, errors.New("neither exactly nor firstAvailable is set")
 	case api.Exactly != nil && len(api.FirstAvailable) > 0:
-		return nil, fmt.Errorf("both exactly and firstAvailable are set")
+		return nil, errors.New("both exactly and firstAvailable are set")
 	case api.Exactly == nil && !s.o.Features.PrioritizedList:
-		return nil, fmt.Errorf("firstAvailable is set, but the feature PrioritizedList is off")
-	}
-	add := func(a *alternative, mode resourceapi.DeviceAllocationMode) error {
-		a.claim, a.request, a.number = claim, index, len(s.alternatives)
-		s.alternatives = append(s.alternatives, a)
-		r.alternatives = append(r.alternatives, a)
-		return s.prepare(a, mode)
+		return nil, errors.New("firstAvailable is set, but the feature PrioritizedList is off")
 	}
 	if e := api.Exactly; e != nil {
 		if e.AdminAccess != nil && !s.o.Features.AdminAccess {
-			return nil, fmt.Errorf("adminAccess is set, but the feature AdminAccess is off")
+			return nil, errors.New("adminAccess is set, but the feature AdminAccess is off")
 		}
-		a := &alternative{
-			name: api.Name, className: e.DeviceClassName, selectors: e.Selectors, count: e.Count,
-			admin: ptr.Deref(e.AdminAccess, false), tolerations: e.Tolerations, capacity: e.Capacity,
-			derived: derivedOf(e.DerivedAttributes),
-		}
-		return r, add(a, e.AllocationMode)
+		a := s.newAlternative(r, claim, index)
+		a.name, a.className, a.selectors, a.count = api.Name, e.DeviceClassName, e.Selectors, e.Count
+		a.admin, a.tolerations, a.capacity = ptr.Deref(e.AdminAccess, false), e.Tolerations, e.Capacity
+		a.derived = derivedOf(e.DerivedAttributes)
+		return r, s.prepare(a, e.AllocationMode)
 	}
 	for i := range api.FirstAvailable {
 		sub := &api.FirstAvailable[i]
-		a := &alternative{
-			name: api.Name + "/" + sub.Name, className: sub.DeviceClassName, selectors: sub.Selectors, count: sub.Count,
-			tolerations: sub.Tolerations, capacity: sub.Capacity, derived: derivedOf(sub.DerivedAttributes),
-		}
-		if err := add(a, sub.AllocationMode); err != nil {
+		a := s.newAlternative(r, claim, index)
+		a.name, a.className, a.selectors, a.count = api.Name+"/"+sub.Name, sub.DeviceClassName, sub.Selectors, sub.Count
+		a.tolerations, a.capacity, a.derived = sub.Tolerations, sub.Capacity, derivedOf(sub.DerivedAttributes)
+		if err := s.prepare(a, sub.AllocationMode); err != nil {
 			return nil, fmt.Errorf("alternative %q: %w", sub.Name, err)
 		}
 	}
 	return r, nil
+}
+
+// newAlternative adds an alternative of the request of the claim.
+func (s *search) newAlternative(r *request, claim, index int) *alternative {
+	a := s.alternativeMemory.next()
+	*a = alternative{
+		claim: claim, request: index, number: len(s.alternatives),
+		programs: a.programs[:0], constraints: a.constraints[:0],
+		status: a.status, needs: a.needs, list: a.list,
+	}
+	s.alternatives = append(s.alternatives, a)
+	r.alternatives = append(r.alternatives, a)
+	return a
 }
 
 func derivedOf(list []resourceapi.DeviceDerivedAttribute) map[resourceapi.FullyQualifiedName]string {
@@ -126,11 +148,11 @@ func (s *search) prepare(a *alternative, mode resourceapi.DeviceAllocationMode) 
 	f := s.o.Features
 	switch {
 	case a.className == "":
-		return fmt.Errorf("the device class name is empty")
+		return errors.New("the device class name is empty")
 	case a.capacity != nil && !f.ConsumableCapacity:
-		return fmt.Errorf("capacity is set, but the feature ConsumableCapacity is off")
+		return errors.New("capacity is set, but the feature ConsumableCapacity is off")
 	case len(a.derived) > 0 && !f.DerivedAttributes:
-		return fmt.Errorf("derivedAttributes is set, but the feature DerivedAttributes is off")
+		return errors.New("derivedAttributes is set, but the feature DerivedAttributes is off")
 	}
 	switch mode {
 	case resourceapi.DeviceAllocationModeAll:
@@ -143,10 +165,10 @@ func (s *search) prepare(a *alternative, mode resourceapi.DeviceAllocationMode) 
 		return fmt.Errorf("unknown allocation mode %q", mode)
 	}
 	a.class = s.inv.DeviceClass(a.className)
-	if a.class == nil {
-		a.impossible.why = fmt.Sprintf("device class %q does not exist", a.className)
-	} else if err := s.addPrograms(a, a.class.Spec.Selectors); err != nil {
-		return fmt.Errorf("class %q: %w", a.className, err)
+	if a.class != nil {
+		if err := s.addPrograms(a, a.class.Spec.Selectors); err != nil {
+			return fmt.Errorf("class %q: %w", a.className, err)
+		}
 	}
 	a.classPrograms = len(a.programs)
 	if err := s.addPrograms(a, a.selectors); err != nil {

@@ -53,7 +53,7 @@ func (s *search) deviceResult(p placed) resourceapi.DeviceRequestAllocationResul
 		return r
 	}
 	r.ShareID = ptr.To(s.o.shareID())
-	if n := a.needs[vs.first+d.index]; n != nil && len(n.quantities) > 0 {
+	if n := a.need(vs.first + d.index); n != nil && len(n.quantities) > 0 {
 		r.ConsumedCapacity = make(map[resourceapi.QualifiedName]resource.Quantity, len(n.quantities))
 		for i := range n.quantities {
 			r.ConsumedCapacity[d.capacities[i].name] = n.quantities[i].DeepCopy()

@@ -23,7 +23,7 @@ func (s *search) stranded() float64 {
 			continue
 		}
 		counters := s.pools[i].counters
-		if counters == nil {
+		if !s.pools[i].counted {
 			counters = s.allocator.available(pv, s.state.pool(pv.key)).counters
 		}
 		for c, left := range counters {

@@ -9,7 +9,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// search is one search for one node. Only one goroutine works with it.
+// search is one search for one node. Only one goroutine works with it. Its memory is used
+// again for other searches, so nothing that outlives a search may point into it.
 type search struct {
 	allocator *Allocator
 	inv       *Inventory
@@ -23,6 +24,11 @@ type search struct {
 	alternatives []*alternative
 	constraints  [][]*constraint // per claim
 
+	requestMemory     recycled[request]
+	alternativeMemory recycled[alternative]
+	constraintMemory  recycled[constraint]
+	needMemory        recycled[need]
+
 	flight
 	derivedValues map[derivedKey]*resourceapi.DeviceAttribute
 
@@ -31,12 +37,47 @@ type search struct {
 	deep            *deep  // nil in the plain search
 }
 
+// begin prepares the search for the claims: enter has to follow.
+func (s *search) begin(a *Allocator, claims []*resourceapi.ResourceClaim) error {
+	s.allocator, s.inv, s.state, s.o = a, a.inv, &a.state, &a.o
+	s.claims = claims
+	return s.claimRequests()
+}
+
+// enter turns to the node, with nothing allocated.
+func (s *search) enter(node *corev1.Node) error {
+	view, err := s.inv.view(node, s.o.Features.poolFilter())
+	if err != nil {
+		return err
+	}
+	s.enterView(node, view)
+	return nil
+}
+
+func (s *search) enterView(node *corev1.Node, view *nodeView) {
+	s.node, s.view = node, view
+	s.steps, s.maxSteps, s.cost, s.deep = 0, s.o.MaxSteps, 0, nil
+	clear(s.derivedValues)
+	s.needMemory.giveBack()
+	s.flight.init(view, s.claims)
+	for _, a := range s.alternatives {
+		a.status = cleared(a.status, view.devices)
+		a.needs = a.needs[:0]
+		a.list = a.list[:0]
+		a.impossible = impossible{}
+	}
+	for _, list := range s.constraints {
+		for _, c := range list {
+			c.devices, c.common, c.seen = 0, value{}, c.seen[:0]
+		}
+	}
+}
+
 // solve searches. found is false when the claims do not fit.
 //
 // A plain search in upstream's order comes first: most calls end within a few steps per
 // device. If it takes longer, the search begins anew with all that deep knows.
 func (s *search) solve(ctx context.Context) (found bool, err error) {
-	s.flight.init(s.view, s.claims)
 	if err := s.listAll(ctx); err != nil {
 		return false, err
 	}
@@ -108,7 +149,7 @@ func (s *search) listed(ctx context.Context, a *alternative, vs *viewSlice, d *d
 	if err != nil {
 		return false, err
 	}
-	a.remember(s.view, vs.first+d.index, reason)
+	a.remember(vs.first+d.index, reason)
 	switch reason {
 	case ReasonClass, ReasonSelector, ReasonNode, ReasonCapacity, ReasonFeature:
 		return false, nil
@@ -138,7 +179,7 @@ func (s *search) fillRequest(ctx context.Context, c, r int) (bool, error) {
 		if err := s.step(ctx); err != nil {
 			return false, err
 		}
-		if !s.begin(a) {
+		if !s.canBegin(a) {
 			continue
 		}
 		s.chosen[c][r] = a
@@ -151,12 +192,12 @@ func (s *search) fillRequest(ctx context.Context, c, r int) (bool, error) {
 	return false, nil
 }
 
-// begin tells whether the alternative can be tried at this point: it is possible, and its
+// canBegin tells whether the alternative can be tried at this point: it is possible, and its
 // devices are within what is left of the 32 results of the claim.
-func (s *search) begin(a *alternative) bool {
+func (s *search) canBegin(a *alternative) bool {
 	left := int64(resourceapi.AllocationResultsMaxSize - len(s.placed[a.claim]))
 	wants := a.wants()
-	return a.impossible.why == "" && wants > 0 && wants <= left
+	return a.class != nil && a.impossible.why == "" && wants > 0 && wants <= left
 }
 
 // fill allocates the k-th device of the alternative and all after it, trying the devices from

@@ -45,9 +45,21 @@ func celFeatures() cel.Features { return cel.Features{EnableConsumableCapacity: 
 type engine struct {
 	compile func(expression string, o cel.Options) cel.CompilationResult
 
+	searches sync.Pool // of *search
+
 	mu       sync.Mutex // protects following
 	programs map[programKey]*program
 }
+
+// search returns a search to begin; done gives it back.
+func (e *engine) search() *search {
+	if s, ok := e.searches.Get().(*search); ok {
+		return s
+	}
+	return &search{}
+}
+
+func (e *engine) done(s *search) { e.searches.Put(s) }
 
 type programKey struct {
 	expression string

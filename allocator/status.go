@@ -33,24 +33,19 @@ type need struct {
 // The order of the checks is upstream's as far as errors are concerned: structured/internal/
 // experimental, isSelectable and allocateDevice (v0.37).
 func (s *search) usable(ctx context.Context, a *alternative, vs *viewSlice, d *device) (bool, error) {
-	if a.status != nil {
-		if known := a.status[vs.first+d.index]; known != statusUnknown {
-			return known == statusYes, nil
-		}
+	if known := a.status[vs.first+d.index]; known != statusUnknown {
+		return known == statusYes, nil
 	}
 	reason, _, err := s.verdict(ctx, a, vs, d)
 	if err != nil {
 		return false, err
 	}
-	a.remember(s.view, vs.first+d.index, reason)
+	a.remember(vs.first+d.index, reason)
 	return reason == "", nil
 }
 
 // remember keeps the verdict on the device at the position.
-func (a *alternative) remember(v *nodeView, pos int, reason Reason) {
-	if a.status == nil {
-		a.status = make([]status, v.devices)
-	}
+func (a *alternative) remember(pos int, reason Reason) {
 	a.status[pos] = statusNo
 	if reason == "" {
 		a.status[pos] = statusYes
@@ -131,15 +126,16 @@ func (s *search) capacityNeed(a *alternative, vs *viewSlice, d *device) (short r
 	if short != "" {
 		return short, nil
 	}
-	n := &need{quantities: quantities, amounts: make([]amount, len(quantities))}
+	n := s.needMemory.next()
+	n.quantities, n.amounts = quantities, resized(n.amounts, len(quantities))
 	for i := range quantities {
 		n.amounts[i] = amountOf(quantities[i])
 		if n.amounts[i].cmp(d.capacities[i].value) > 0 {
 			return d.capacities[i].name, nil
 		}
 	}
-	if a.needs == nil {
-		a.needs = map[int]*need{}
+	if len(a.needs) == 0 {
+		a.needs = cleared(a.needs, s.view.devices)
 	}
 	a.needs[vs.first+d.index] = n
 	return "", nil
