@@ -70,6 +70,10 @@ type plan struct {
 	// added are the holds of this batch.
 	added    []v1alpha1.Hold
 	outcomes []outcome
+	// tally of next, nil when it has to be made anew.
+	tally *tally
+	// ordered remembers how the quotas that were charged for compare with next's terms.
+	ordered map[*quota.Quota]int
 	// ended is how many holds the settle ended, aged those of them that were not observed.
 	ended, aged int
 }
@@ -241,7 +245,6 @@ func (p *plan) decide(e *entry) outcome {
 		p.condition(e)
 		return out
 	}
-	l := &p.next.Status
 	if e.enforced() {
 		if r := p.obstacle(e); r != held {
 			out.result = r
@@ -249,7 +252,7 @@ func (p *plan) decide(e *entry) outcome {
 		}
 	}
 	h, own := p.counted(e)
-	out.exceeded = quota.Fits(l, h, h.Advisory)
+	out.exceeded = p.fits(&h)
 	switch {
 	case e.enforced() && len(out.exceeded) > 0:
 		out.result = short
@@ -287,7 +290,15 @@ func (p *plan) obstacle(e *entry) result {
 	if p.behind || e.hold.PodUID != "" && p.look == nil {
 		return behind
 	}
-	switch ordered(e.quota, l) {
+	if p.ordered == nil {
+		p.ordered = map[*quota.Quota]int{}
+	}
+	order, ok := p.ordered[e.quota]
+	if !ok {
+		order = ordered(e.quota, l)
+		p.ordered[e.quota] = order
+	}
+	switch order {
 	case 1:
 		return behind
 	case -1:
@@ -325,9 +336,15 @@ func (p *plan) add(e *entry, h v1alpha1.Hold, own int) {
 			h.Charge = quota.Max(h.Charge, old.Charge)
 		}
 		l.Holds[own] = h
+		p.tally = nil
 	} else {
 		p.reduce(e)
 		l.Holds = append(l.Holds, h)
+		if p.tally.plain(&h) {
+			p.tally.add(&h)
+		} else {
+			p.tally = nil
+		}
 	}
 	p.added = append(p.added, h)
 }
