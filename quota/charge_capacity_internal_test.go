@@ -52,6 +52,7 @@ func TestConsumedCapacityFollowsTheRequestPolicy(t *testing.T) {
 		"step 0 does not divide":                {"10", "3", &policy{def: "1", low: "0", step: "0"}, "3"},
 		"negative step does not divide":         {"10", "3", &policy{def: "1", low: "0", step: "-2"}, "3"},
 		"negative min":                          {"10", "3", &policy{def: "1", low: "-1", step: "3"}, "5"},
+		"negative min, huge request":            {"10", "9223372036854775807", &policy{def: "1", low: "-1", step: "3"}, "9223372036854775808"},
 		"a request beyond int64 is not wrapped": {"10", "9223372036854775807", &policy{def: "1", low: "1", high: "10", step: "5"}, "9223372036854775811"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -75,7 +75,7 @@ func (c *Charger) PodClaim(pod *corev1.Pod) *resourceapi.ResourceClaimSpec {
 	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	names := map[corev1.ResourceName]string{} // extended resource -> class
 	for i := range containers {
-		for name := range containers[i].Resources.Requests {
+		for name := range requestsOf(&containers[i]) {
 			if _, done := names[name]; done {
 				continue
 			}
@@ -140,9 +140,25 @@ func restartable(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
+// requestsOf returns what a container requests: its limits where it does not say, as the API
+// server defaults it.
+func requestsOf(c *corev1.Container) corev1.ResourceList {
+	out := c.Resources.Requests
+	for name, limit := range c.Resources.Limits {
+		if _, ok := out[name]; ok {
+			continue
+		}
+		if len(out) == len(c.Resources.Requests) {
+			out = Copy(out)
+		}
+		out[name] = limit
+	}
+	return out
+}
+
 // devicesOf returns how many of the extended resource a container requests.
 func devicesOf(c *corev1.Container, name corev1.ResourceName) int64 {
-	q, ok := c.Resources.Requests[name]
+	q, ok := requestsOf(c)[name]
 	if !ok || q.Sign() <= 0 {
 		return 0
 	}
@@ -164,7 +180,7 @@ func saturate(a, b int64) int64 {
 
 // podRequest names the request as the scheduler does.
 func podRequest(c *corev1.Container, index int, name corev1.ResourceName, class string, count int64) resourceapi.DeviceRequest {
-	at := slices.Index(SortedKeys(c.Resources.Requests), name)
+	at := slices.Index(SortedKeys(requestsOf(c)), name)
 	return resourceapi.DeviceRequest{
 		Name: fmt.Sprintf("container-%d-request-%d", index, at),
 		Exactly: &resourceapi.ExactDeviceRequest{

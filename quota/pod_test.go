@@ -14,7 +14,7 @@ import (
 func TestPodsCostWhatTheSchedulerWillClaim(t *testing.T) {
 	t.Parallel()
 	const gpu, mig = "nvidia.com/gpu", "deviceclass.resource.kubernetes.io/mig.nvidia.com"
-	c := func(name string, kv ...string) corev1.Container { return builders.Container(name, kv...) }
+	c := builders.Container
 	for name, test := range map[string]struct {
 		inits, containers []corev1.Container
 		want              map[string]int64 // request -> count
@@ -37,7 +37,8 @@ func TestPodsCostWhatTheSchedulerWillClaim(t *testing.T) {
 		"init of one resource, container of another": {[]corev1.Container{c("i", gpu, "5")}, []corev1.Container{c("a", mig, "5")},
 			map[string]int64{"container-0-request-0": 5, "container-1-request-0": 5}},
 		"two resources": {nil, []corev1.Container{c("a", gpu, "1", mig, "2", "cpu", "1")}, map[string]int64{"container-0-request-1": 2, "container-0-request-2": 1}},
-		"zero":          {nil, []corev1.Container{c("a", gpu, "0")}, nil},
+		"limits are requests where these are not set": {nil, []corev1.Container{onlyLimits(c("a", gpu, "2", mig, "1"))}, map[string]int64{"container-0-request-0": 1, "container-0-request-1": 2}},
+		"zero": {nil, []corev1.Container{c("a", gpu, "0")}, nil},
 		"huge counts saturate": {[]corev1.Container{c("i", gpu, "9223372036854775807")}, []corev1.Container{c("a", gpu, "9223372036854775807"), c("b", gpu, "9223372036854775807")},
 			map[string]int64{"container-1-request-0": 9223372036854775807, "container-2-request-0": 9223372036854775807}},
 	} {
@@ -68,6 +69,11 @@ func TestPodsCostWhatTheSchedulerWillClaim(t *testing.T) {
 			same(t, "claim objects", want, charge.Amounts)
 		})
 	}
+}
+
+func onlyLimits(c corev1.Container) corev1.Container {
+	c.Resources.Requests = nil
+	return c
 }
 
 func TestTerminalPodsCostNothing(t *testing.T) {
