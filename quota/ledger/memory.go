@@ -14,7 +14,7 @@ import (
 )
 
 // MemoryStore is a Store in memory, for tests and the CLI. It follows the API server's rules
-// for resourceVersions, UIDs, creation timestamps and finalizers. Safe for concurrent use.
+// for resourceVersions, UIDs and creation timestamps. Safe for concurrent use.
 type MemoryStore struct {
 	clock clock.PassiveClock
 
@@ -81,35 +81,23 @@ func (s *MemoryStore) Update(ctx context.Context, l *v1alpha1.DeviceLedger) (*v1
 		return nil, err
 	}
 	n := l.DeepCopy()
-	n.CreationTimestamp, n.DeletionTimestamp = old.CreationTimestamp, old.DeletionTimestamp
+	n.CreationTimestamp = old.CreationTimestamp
 	n.ResourceVersion = s.nextLocked()
 	s.ledgers[l.Name] = n
-	if n.DeletionTimestamp != nil && len(n.Finalizers) == 0 {
-		delete(s.ledgers, l.Name)
-	}
 	return n.DeepCopy(), nil
 }
 
-// Delete implements Store. A ledger with finalizers is only marked as deleted.
+// Delete implements Store.
 func (s *MemoryStore) Delete(ctx context.Context, l *v1alpha1.DeviceLedger) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, err := s.matchLocked(l)
-	if err != nil {
+	if _, err := s.matchLocked(l); err != nil {
 		return err
 	}
-	if len(old.Finalizers) == 0 {
-		delete(s.ledgers, l.Name)
-		return nil
-	}
-	n := old.DeepCopy()
-	now := metav1.NewTime(s.clock.Now().Truncate(1e9))
-	n.DeletionTimestamp = &now
-	n.ResourceVersion = s.nextLocked()
-	s.ledgers[l.Name] = n
+	delete(s.ledgers, l.Name)
 	return nil
 }
 

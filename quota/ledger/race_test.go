@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/devicequota/devicequota/quota"
 	"github.com/devicequota/devicequota/quota/v1alpha1"
@@ -24,12 +25,18 @@ func TestParallelCreatesOverReplicasTakeExactlyThePlacesThereAre(t *testing.T) {
 	const replicas, places = 3, 50
 	w := newWorld(Options{}, 4, 1, replicas, places)
 	w.free, w.current = true, true
+	store := NewMemoryStore(clock.RealClock{})
+	ledgers := make([]*Ledger, replicas)
+	for i := range ledgers {
+		r := w.replicas[i]
+		ledgers[i] = New(store, &viewOf{r, r.inc}, Options{Clock: r.ledger.o.Clock})
+	}
 	var wg sync.WaitGroup
 	got := make([]Decision, 200)
 	for i := range got {
 		wg.Go(func() {
 			ns := nsName(i % 4)
-			d, err := w.replicas[i%replicas].ledger.Admit(t.Context(), w.claim(i, ns, fmt.Sprint(i), 1))
+			d, err := ledgers[i%replicas].Admit(t.Context(), w.claim(i, ns, fmt.Sprint(i), 1))
 			if err != nil {
 				t.Errorf("request %d: %v", i, err)
 			}
@@ -49,5 +56,12 @@ func TestParallelCreatesOverReplicasTakeExactlyThePlacesThereAre(t *testing.T) {
 	if counts[Allowed] != places || counts[Denied] != len(got)-places {
 		t.Errorf("want %d allowed and the rest denied, got %v", places, counts)
 	}
-	t.Logf("%d writes for %d admissions", w.puts, places)
+	l, err := store.GetLive(t.Context(), quotaName(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := quota.Add(l.Status.Used, quota.HoldSum(l.Status.Holds, "", nil, false))[keyA]
+	if used.Value() != places {
+		t.Errorf("want use and holds of %d together, got %s", places, used.String())
+	}
 }

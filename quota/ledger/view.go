@@ -33,7 +33,8 @@ type Store interface {
 	// Update stores the ledger if it is still at l's UID and resourceVersion, else
 	// ErrConflict or ErrNotFound. After any other error it may be stored or not.
 	Update(ctx context.Context, l *v1alpha1.DeviceLedger) (*v1alpha1.DeviceLedger, error)
-	// Delete removes the ledger if it is still at l's UID and resourceVersion.
+	// Delete removes the ledger, and its finalizer, if it is still at l's UID and
+	// resourceVersion, else ErrConflict or ErrNotFound.
 	Delete(ctx context.Context, l *v1alpha1.DeviceLedger) error
 }
 
