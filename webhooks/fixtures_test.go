@@ -98,7 +98,7 @@ func newWorld(t testing.TB, quotas ...*quotav1.ClusterResourceQuota) *world {
 
 func (w *world) deps() Deps {
 	return Deps{Admitter: w, Coverage: w, Devices: w, Objects: w, Usage: w, Access: w,
-		Explainer: DeviceExplainer{Inventory: func() *allocator.Inventory { return w.inventory }},
+		Explainer: NewDeviceExplainer(func() *allocator.Inventory { return w.inventory }),
 		Now:       func() time.Time { return time.Unix(1000, 0) }}
 }
 

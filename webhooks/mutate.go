@@ -47,9 +47,6 @@ func (s *suite) mutate(ctx context.Context, req *admission.Request, d document, 
 	if !d.known() {
 		return malformed(fmt.Errorf("version %q of resource.k8s.io is not known", d.version))
 	}
-	if err := d.read(req.Object.Raw); err != nil {
-		return malformed(err)
-	}
 	switch req.Operation {
 	case admissionv1.Create:
 		return s.shape(ctx, req, &d, kind)
@@ -71,6 +68,9 @@ func (s *suite) shape(ctx context.Context, req *admission.Request, d *document, 
 	}
 	if wanted.empty() {
 		return pass()
+	}
+	if err := d.read(req.Object.Raw); err != nil {
+		return malformed(err)
 	}
 	done, err := d.apply(record{Class: wanted.class, Selector: wanted.selector})
 	if err != nil {
@@ -104,7 +104,13 @@ func (s *suite) restore(req *admission.Request, d *document) admission.Response 
 		return malformed(err)
 	}
 	made, ok := old.record()
-	if !ok || d.deleting() {
+	if !ok {
+		return pass()
+	}
+	if err := d.read(req.Object.Raw); err != nil {
+		return malformed(err)
+	}
+	if d.deleting() {
 		return pass()
 	}
 	same, err := old.sameSpec(d)
@@ -146,7 +152,7 @@ func (s *suite) unfitting(ctx context.Context, req *admission.Request, d *docume
 	if err != nil {
 		return nil, &chargeError{err}
 	}
-	if errs := validateSpec(&claim.Spec, nil); len(errs) > 0 {
+	if errs := validateSpec(&claim.Spec, claimSpec); len(errs) > 0 {
 		return nil, nil // refused later, by the API server or by our validation
 	}
 	charger := s.Devices.Charger()

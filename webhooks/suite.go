@@ -70,9 +70,9 @@ func (s *suite) now() time.Time {
 }
 
 // validate returns everything that is wrong with the claim's spec.
-func (s *suite) validate(spec *resourceapi.ResourceClaimSpec, path *field.Path) field.ErrorList {
-	if errs := validateSpec(spec, path); len(errs) > 0 {
+func (s *suite) validate(spec *resourceapi.ResourceClaimSpec, root string) field.ErrorList {
+	if errs := validateSpec(spec, root); len(errs) > 0 {
 		return errs
 	}
-	return s.compiler.validate(spec, path)
+	return s.compiler.validate(spec, root)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/devicequota/devicequota/quota"
@@ -27,7 +26,7 @@ func (h validateTemplate) Handle(ctx context.Context, req admission.Request) adm
 		return malformed(err)
 	}
 	spec := &template.Spec.Spec
-	if errs := h.validate(spec, field.NewPath("spec", "spec")); len(errs) > 0 {
+	if errs := h.validate(spec, templateRoot); len(errs) > 0 {
 		return invalid(templateKind, template.Name, errs, notes{})
 	}
 	var n notes

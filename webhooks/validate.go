@@ -10,71 +10,101 @@ import (
 	dracel "k8s.io/dynamic-resource-allocation/cel"
 )
 
+// place is where in an object a request or alternative is; its path is made for errors only,
+// since paths cost more than the checks.
+type place struct {
+	root string // path of the claim's spec: spec or spec.spec
+	// request is the index of the request; alternative that in firstAvailable, or -1.
+	request, alternative int
+}
+
+// Roots of places.
+const (
+	claimSpec    = "spec"
+	templateRoot = "spec.spec"
+)
+
+func (p place) requestPath() *field.Path {
+	root := field.NewPath("spec")
+	if p.root == templateRoot {
+		root = root.Child("spec")
+	}
+	return root.Child("devices", "requests").Index(p.request)
+}
+
+// path is that of the fields: of exactly, or of the alternative.
+func (p place) path() *field.Path {
+	if p.alternative < 0 {
+		return p.requestPath().Child("exactly")
+	}
+	return p.requestPath().Child("firstAvailable").Index(p.alternative)
+}
+
 // validateSpec returns what is wrong with the shape of a claim. The API server has found
 // most of it before validating webhooks run; offline, and for mutated or future objects,
 // nobody has. A request that cannot be read must never count as zero devices.
-func validateSpec(spec *resourceapi.ResourceClaimSpec, path *field.Path) field.ErrorList {
+func validateSpec(spec *resourceapi.ResourceClaimSpec, root string) field.ErrorList {
 	var errs field.ErrorList
-	requests := path.Child("devices", "requests")
 	if n := len(spec.Devices.Requests); n > resourceapi.DeviceRequestsMaxSize {
-		return field.ErrorList{field.TooMany(requests, n, resourceapi.DeviceRequestsMaxSize)}
+		return field.ErrorList{field.TooMany(field.NewPath(root, "devices", "requests"), n, resourceapi.DeviceRequestsMaxSize)}
 	}
 	for i := range spec.Devices.Requests {
 		r := &spec.Devices.Requests[i]
-		p := requests.Index(i)
+		p := place{root, i, -1}
 		switch {
 		case r.Exactly == nil && len(r.FirstAvailable) == 0:
-			errs = append(errs, field.Required(p, "exactly one of `exactly` or `firstAvailable` is required"))
+			errs = append(errs, field.Required(p.requestPath(), "exactly one of `exactly` or `firstAvailable` is required"))
 		case r.Exactly != nil && len(r.FirstAvailable) > 0:
-			errs = append(errs, field.Invalid(p, r.Name, "exactly one of `exactly` or `firstAvailable` is required, but both are set"))
+			errs = append(errs, field.Invalid(p.requestPath(), r.Name, "exactly one of `exactly` or `firstAvailable` is required, but both are set"))
 		case r.Exactly != nil:
 			e := r.Exactly
-			errs = append(errs, validateRequest(e.DeviceClassName, e.AllocationMode, e.Count, e.Selectors, p.Child("exactly"))...)
+			errs = append(errs, validateRequest(e.DeviceClassName, e.AllocationMode, e.Count, e.Selectors, p)...)
 		default:
-			errs = append(errs, validateAlternatives(r.FirstAvailable, p.Child("firstAvailable"))...)
+			errs = append(errs, validateAlternatives(r.FirstAvailable, p)...)
 		}
 	}
 	return errs
 }
 
-func validateAlternatives(subs []resourceapi.DeviceSubRequest, path *field.Path) field.ErrorList {
+func validateAlternatives(subs []resourceapi.DeviceSubRequest, p place) field.ErrorList {
 	if len(subs) > resourceapi.FirstAvailableDeviceRequestMaxSize {
-		return field.ErrorList{field.TooMany(path, len(subs), resourceapi.FirstAvailableDeviceRequestMaxSize)}
+		return field.ErrorList{field.TooMany(p.requestPath().Child("firstAvailable"), len(subs), resourceapi.FirstAvailableDeviceRequestMaxSize)}
 	}
 	var errs field.ErrorList
 	for j := range subs {
 		s := &subs[j]
-		errs = append(errs, validateRequest(s.DeviceClassName, s.AllocationMode, s.Count, s.Selectors, path.Index(j))...)
+		p.alternative = j
+		errs = append(errs, validateRequest(s.DeviceClassName, s.AllocationMode, s.Count, s.Selectors, p)...)
 	}
 	return errs
 }
 
 func validateRequest(class string, mode resourceapi.DeviceAllocationMode, count int64,
-	selectors []resourceapi.DeviceSelector, path *field.Path,
+	selectors []resourceapi.DeviceSelector, p place,
 ) field.ErrorList {
 	var errs field.ErrorList
 	if class == "" {
-		errs = append(errs, field.Required(path.Child("deviceClassName"), ""))
+		errs = append(errs, field.Required(p.path().Child("deviceClassName"), ""))
 	}
 	switch mode {
 	case resourceapi.DeviceAllocationModeExactCount:
 		if count < 0 {
-			errs = append(errs, field.Invalid(path.Child("count"), count, "must be greater than zero"))
+			errs = append(errs, field.Invalid(p.path().Child("count"), count, "must be greater than zero"))
 		}
 	case resourceapi.DeviceAllocationModeAll:
 		if count != 0 {
-			errs = append(errs, field.Invalid(path.Child("count"), count, "must not be specified when allocationMode is 'All'"))
+			errs = append(errs, field.Invalid(p.path().Child("count"), count, "must not be specified when allocationMode is 'All'"))
 		}
 	default:
-		errs = append(errs, field.NotSupported(path.Child("allocationMode"), mode,
+		errs = append(errs, field.NotSupported(p.path().Child("allocationMode"), mode,
 			[]resourceapi.DeviceAllocationMode{resourceapi.DeviceAllocationModeAll, resourceapi.DeviceAllocationModeExactCount}))
 	}
 	if n := len(selectors); n > resourceapi.DeviceSelectorsMaxSize {
-		return append(errs, field.TooMany(path.Child("selectors"), n, resourceapi.DeviceSelectorsMaxSize))
+		return append(errs, field.TooMany(p.path().Child("selectors"), n, resourceapi.DeviceSelectorsMaxSize))
 	}
 	for k := range selectors {
 		if selectors[k].CEL == nil {
-			errs = append(errs, field.Required(path.Child("selectors").Index(k).Child("cel"), ""))
+			errs = append(errs, field.Required(p.path().Child("selectors").Index(k).Child("cel"), ""))
 		}
 	}
 	return errs
@@ -99,36 +129,34 @@ func newCompiler() *compiler {
 }
 
 // validate returns the selectors of the claim that do not compile.
-func (c *compiler) validate(spec *resourceapi.ResourceClaimSpec, path *field.Path) field.ErrorList {
+func (c *compiler) validate(spec *resourceapi.ResourceClaimSpec, root string) field.ErrorList {
 	var errs field.ErrorList
-	requests := path.Child("devices", "requests")
 	for i := range spec.Devices.Requests {
 		r := &spec.Devices.Requests[i]
 		if r.Exactly != nil {
-			errs = append(errs, c.selectors(r.Exactly.Selectors, requests.Index(i).Child("exactly", "selectors"))...)
+			errs = append(errs, c.selectors(r.Exactly.Selectors, place{root, i, -1})...)
 		}
 		for j := range r.FirstAvailable {
-			p := requests.Index(i).Child("firstAvailable").Index(j).Child("selectors")
-			errs = append(errs, c.selectors(r.FirstAvailable[j].Selectors, p)...)
+			errs = append(errs, c.selectors(r.FirstAvailable[j].Selectors, place{root, i, j})...)
 		}
 	}
 	return errs
 }
 
-func (c *compiler) selectors(selectors []resourceapi.DeviceSelector, path *field.Path) field.ErrorList {
+func (c *compiler) selectors(selectors []resourceapi.DeviceSelector, p place) field.ErrorList {
 	var errs field.ErrorList
 	for k := range selectors {
 		if selectors[k].CEL == nil {
 			continue
 		}
 		expression := selectors[k].CEL.Expression
-		p := path.Index(k).Child("cel", "expression")
+		path := func() *field.Path { return p.path().Child("selectors").Index(k).Child("cel", "expression") }
 		if len(expression) > resourceapi.CELSelectorExpressionMaxLength {
-			errs = append(errs, field.TooLong(p, "", resourceapi.CELSelectorExpressionMaxLength))
+			errs = append(errs, field.TooLong(path(), "", resourceapi.CELSelectorExpressionMaxLength))
 			continue
 		}
 		if result := c.cache.GetOrCompile(expression); result.Error != nil {
-			errs = append(errs, field.Invalid(p, expression, result.Error.Detail))
+			errs = append(errs, field.Invalid(path(), expression, result.Error.Detail))
 		}
 	}
 	return errs

@@ -240,7 +240,7 @@ func (i *instance) addWebhooks(context.Context) error {
 	objects := objects{client: i.client, api: i.api, view: i.view, store: i.store}
 	deps := webhooks.Deps{
 		Admitter: i.ledger, Coverage: objects, Devices: i.view, Objects: objects, Usage: objects,
-		Explainer: webhooks.DeviceExplainer{Inventory: i.inventory},
+		Explainer: webhooks.NewDeviceExplainer(i.inventory),
 		Access:    webhooks.NewAccessReviews(i.set.AuthorizationV1().SubjectAccessReviews(), clock.RealClock{}),
 		Recorder:  recorder,
 		Ready:     func() error { return i.view.Ready(nil) },

@@ -1,0 +1,247 @@
+package app
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+
+	"github.com/devicequota/devicequota/quota/ledger"
+	"github.com/devicequota/devicequota/test/builders"
+	"github.com/devicequota/devicequota/webhooks"
+)
+
+func TestTheDefaultsAreValid(t *testing.T) {
+	o := DefaultOptions()
+	if err := o.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEveryWrongFlagIsNamed(t *testing.T) {
+	cases := map[string]struct {
+		change func(*Options)
+		want   string
+	}{
+		"allocation":           {func(o *Options) { o.Allocation = "some" }, `--allocation: "some": want off, all`},
+		"platform":             {func(o *Options) { o.Platform = "" }, `--platform: "": want auto, openshift, kubernetes`},
+		"enforcement":          {func(o *Options) { o.Enforcement = "Maybe" }, `--enforcement: "Maybe": want Enforce, Warn, Audit`},
+		"resource API":         {func(o *Options) { o.ResourceAPIVersion = "v2" }, `--resource-api-version: "v2"`},
+		"admin access":         {func(o *Options) { o.AdminAccess = "no" }, `--admin-access: "no": want Allow, Warn, Deny`},
+		"namespace":            {func(o *Options) { o.Namespace = "A" }, `--namespace: "A": a lowercase`},
+		"exempt namespace":     {func(o *Options) { o.ExemptNamespaces = []string{"x y"} }, `--exempt-namespaces: "x y": a lowercase`},
+		"webhook address":      {func(o *Options) { o.WebhookAddress = "9443" }, `--webhook-bind-address: address 9443: missing port`},
+		"no certificate":       {func(o *Options) { o.CertDir = "" }, `--cert-dir: is required`},
+		"no secret":            {func(o *Options) { o.TLSMode = TLSSelfSigned; o.TLSService = "x" }, `--tls-secret: is required`},
+		"lease":                {func(o *Options) { o.RenewDeadline = time.Minute }, `--leader-elect-lease-duration: want retry period 2s < renew deadline 1m0s < lease duration 15s`},
+		"in flight":            {func(o *Options) { o.MaxInFlight = 0 }, `--max-in-flight: 0: must be positive`},
+		"timeout":              {func(o *Options) { o.WebhookTimeout = time.Minute }, `--webhook-timeout: 1m0s: want`},
+		"shutdown delay":       {func(o *Options) { o.ShutdownDelay = -1 }, `--shutdown-delay: -1ns: must not be negative`},
+		"several, all of them": {func(o *Options) { o.MaxInFlight = -1; o.LogFormat = "xml" }, "--log-format: \"xml\": want json, text\n--max-in-flight: -1: must be positive"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := DefaultOptions()
+			c.change(&o)
+			err := o.Validate()
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("want %q, got %v", c.want, err)
+			}
+		})
+	}
+}
+
+func TestAConfigurationFileSetsFlagsThatWereNotGiven(t *testing.T) {
+	o := DefaultOptions()
+	fs := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	o.AddFlags(fs)
+	if err := fs.Parse([]string{"--shutdown-delay=3s"}); err != nil {
+		t.Fatal(err)
+	}
+	err := ApplyConfig(fs, []byte(`apiVersion: config.devicequota.io/v1alpha1
+kind: ManagerConfiguration
+shutdownDelay: 10m
+maxInFlight: 7
+metricsSecure: false
+adminAccess: Deny
+webhookTimeout: 2s
+exemptNamespaces: [a, b]
+schedulers:
+- system:kube-scheduler
+- custom
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := DefaultOptions()
+	want.ShutdownDelay, want.MaxInFlight, want.MetricsSecure, want.AdminAccess = 3*time.Second, 7, false, webhooks.AdminAccessDeny
+	want.WebhookTimeout, want.ExemptNamespaces, want.Schedulers = 2*time.Second, []string{"a", "b"}, []string{"system:kube-scheduler", "custom"}
+	if diff := cmp.Diff(want, o); diff != "" {
+		t.Errorf("options (-want +got):\n%s", diff)
+	}
+}
+
+func TestAWrongConfigurationFileNamesItsKeys(t *testing.T) {
+	const head = "apiVersion: config.devicequota.io/v1alpha1\nkind: ManagerConfiguration\n"
+	for file, want := range map[string]string{
+		"kind: ManagerConfiguration":     "want config.devicequota.io/v1alpha1, ManagerConfiguration",
+		head + "shutdownDelays: 1s":      `unknown key "shutdownDelays" (do you mean the key for --shutdown-delay?)`,
+		head + "shutdown-delay: 1s":      `unknown key "shutdown-delay"`,
+		head + "maxInFlight: many":       `key "maxInFlight": strconv.ParseInt`,
+		head + "maxInFlight: [1, 2]":     `key "maxInFlight": want one value, not a list`,
+		head + "namespace: {a: b}":       `key "namespace": map[a:b]: want text`,
+		head + "foo: 1\nmaxInFlight: no": `unknown key "foo"; key "maxInFlight"`,
+		head + "foo: 1\nfoo: 2":          `"foo" already set`,
+		"[":                              "yaml",
+	} {
+		o := DefaultOptions()
+		fs := pflag.NewFlagSet("x", pflag.ContinueOnError)
+		o.AddFlags(fs)
+		if err := ApplyConfig(fs, []byte(file)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: want %q, got %v", file, want, err)
+		}
+	}
+}
+
+func TestReadinessSaysWhichCheckFailsAndWhy(t *testing.T) {
+	var drain draining
+	mux := healthMux(map[string]healthz.Checker{"draining": drain.check, "caches": func(*http.Request) error { return errors.New("pods: not received yet") }}, logr.Discard())
+	get := func(path string) (int, string) {
+		rec := httptest.NewRecorder()
+		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+		return rec.Code, rec.Body.String()
+	}
+	if code, body := get("/readyz?verbose"); code != 500 || body != "[-]caches failed: pods: not received yet\n[+]draining ok\n" {
+		t.Errorf("readyz: %d %q", code, body)
+	}
+	drain.on.Store(true)
+	if _, body := get("/readyz"); !strings.Contains(body, "[-]draining failed: shutting down") {
+		t.Errorf("readyz while draining: %q", body)
+	}
+	for _, path := range []string{"/livez", "/healthz"} {
+		if code, _ := get(path); code != 200 {
+			t.Errorf("%s: %d", path, code)
+		}
+	}
+}
+
+func TestVerifyTellsWhetherAManagerIsReady(t *testing.T) {
+	ready := true
+	s := httptest.NewServer(healthMux(map[string]healthz.Checker{"it": func(*http.Request) error {
+		if ready {
+			return nil
+		}
+		return errors.New("not yet")
+	}}, logr.Discard()))
+	defer s.Close()
+	if text, err := Verify(t.Context(), s.URL); err != nil || text != "[+]it ok\n" {
+		t.Errorf("ready: %q, %v", text, err)
+	}
+	ready = false
+	if text, err := Verify(t.Context(), s.URL+"/"); err == nil || !strings.Contains(text, "not yet") {
+		t.Errorf("not ready: %q, %v", text, err)
+	}
+}
+
+func TestTwoManagersInOneProcessHaveTheirOwnMetrics(t *testing.T) {
+	for range 2 {
+		r, err := newRegistry("v1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := newLedgerMetrics(r); err != nil {
+			t.Error(err)
+		}
+		if _, err := webhooks.NewMetrics(r); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// allMetrics returns a registry in which every metric has a value.
+func allMetrics(t *testing.T) *prometheus.Registry {
+	t.Helper()
+	r, err := newRegistry("v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := newLedgerMetrics(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := webhooks.NewMetrics(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Admission("w", webhooks.DecisionDenied, []webhooks.Reason{webhooks.ReasonQuotaExceeded}, time.Millisecond)
+	w.InFlight("w", 1)
+	w.Panic("w")
+	l.Batch(3)
+	l.Put(ledger.PutStored, time.Millisecond)
+	l.Settled(ledger.SourceCache, time.Second)
+	l.Aged(1)
+	l.Observed(time.Millisecond, nil)
+	l.Account("q", ledger.AccountState{Hard: builders.List("a", "4", "b", "2"), Used: builders.List("a", "1"), Holds: 3, Advisory: 1, OldestHold: time.Second})
+	return r
+}
+
+func TestEveryMetricIsDocumentedAndWellNamed(t *testing.T) {
+	r := allMetrics(t)
+	problems, err := testutil.GatherAndLint(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	docs, err := os.ReadFile("../../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(families) < 17 {
+		t.Errorf("only %d metrics have a value", len(families))
+	}
+	for _, f := range families {
+		if !strings.Contains(string(docs), "`"+f.GetName()+"`") {
+			t.Errorf("docs/metrics.md lacks %s", f.GetName())
+		}
+	}
+}
+
+func TestKeysThatLeaveAQuotaLeaveItsMetrics(t *testing.T) {
+	r := prometheus.NewRegistry()
+	m, err := newLedgerMetrics(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Account("q", ledger.AccountState{Hard: builders.List("a", "4", "b", "2"), Used: builders.List("a", "1")})
+	m.Account("q", ledger.AccountState{Hard: builders.List("a", "5"), Used: builders.List("a", "1")})
+	want := `
+# HELP devicequota_clusterresourcequota Limit, use and held charges of a quota by resource and type: hard, used, held.
+# TYPE devicequota_clusterresourcequota gauge
+devicequota_clusterresourcequota{clusterresourcequota="q",resource="a",type="hard"} 5
+devicequota_clusterresourcequota{clusterresourcequota="q",resource="a",type="held"} 0
+devicequota_clusterresourcequota{clusterresourcequota="q",resource="a",type="used"} 1
+`
+	if err := testutil.GatherAndCompare(r, strings.NewReader(want), "devicequota_clusterresourcequota"); err != nil {
+		t.Error(err)
+	}
+	m.Forget("q")
+	if n := testutil.CollectAndCount(m.quota) + testutil.CollectAndCount(m.holds); n != 0 {
+		t.Errorf("%d series are left of a quota that is gone", n)
+	}
+}
