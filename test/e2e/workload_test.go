@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/devicequota/devicequota/quota/v1alpha1"
 )
 
 func TestReplicasBeyondTheLimitAreRefusedAtCreation(t *testing.T) {
@@ -126,7 +128,7 @@ func TestExtendedResourcesAreChargedOnceAndReleased(t *testing.T) {
 
 func TestUsageIsWhatTheSchedulerWroteForEveryKey(t *testing.T) {
 	tn := newTenant(t, hard(gpuKey, 4, memoryKey, "400Gi", migKey, 7, migSMKey, 98, cardKey, 300),
-		map[string]string{"selector.devicequota.io/card": `device.driver == "gpu.nvidia.com"`})
+		map[string]string{"selector.devicequota.io/card": `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`})
 	create(t, tn.template("mig", exact("p", "mig.nvidia.com", 1, `device.attributes["gpu.nvidia.com"].profile == "2g.10gb"`)))
 	create(t, tn.template("gpu", exact("g", "gpu.nvidia.com", 1, `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("50Gi")) > 0`)))
 	create(t, tn.pod("mig", podSpec("mig")))
@@ -145,13 +147,21 @@ func TestWhatNativeQuotaDeniesAfterUsLeavesNothingBehind(t *testing.T) {
 	tn := newTenant(t, hard(gpuKey, 2), nil)
 	create(t, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: tn.name, Name: "native"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{claimsKey: resource.MustParse("0")}}})
-	eventually(t, "native quota in force", func(ctx context.Context) error {
-		err := cp.Client.Create(ctx, tn.claim("denied", exact("g", "gpu.nvidia.com", 2)))
-		if err == nil || !strings.Contains(err.Error(), "native") {
-			return fmt.Errorf("native quota did not deny: %w", err)
+	nativeDenies := func(ctx context.Context, opts ...client.CreateOption) error {
+		err := cp.Client.Create(ctx, tn.claim("denied", exact("g", "gpu.nvidia.com", 2)), opts...)
+		if err == nil || !strings.Contains(err.Error(), "quota: native") {
+			return fmt.Errorf("want a denial by the native quota, got: %w", err)
 		}
 		return nil
-	})
+	}
+	eventually(t, "native quota in force", func(ctx context.Context) error { return nativeDenies(ctx, client.DryRunAll) })
+	if err := nativeDenies(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l := &v1alpha1.DeviceLedger{}
+	if err := cp.Client.Get(t.Context(), client.ObjectKey{Name: tn.name}, l); err != nil || len(l.Status.Holds) != 1 {
+		t.Fatalf("want the hold of the denied claim, got %v, %v", l.Status.Holds, err)
+	}
 	if err := cp.Client.DeleteAllOf(t.Context(), &corev1.ResourceQuota{}, client.InNamespace(tn.name)); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // Controllers are the controllers of kube-controller-manager that matter to device claims.
 // They run without kubelets.
 const Controllers = "resourceclaim-controller,namespace-controller,garbage-collector-controller," +
-	"serviceaccount-controller,deployment-controller,replicaset-controller,job-controller"
+	"serviceaccount-controller,resourcequota-controller,deployment-controller,replicaset-controller,job-controller"
 
 // Process is a control plane component that runs beside the API server.
 type Process struct {
