@@ -32,6 +32,8 @@ const (
 	ReasonNoDevices = "NoDevices"
 	// ReasonNothingPublished: devices are published that do not tell the amount.
 	ReasonNothingPublished = "NothingPublished"
+	// ReasonNotEvaluable: a selector does not compile, or costs too much to evaluate.
+	ReasonNotEvaluable = "NotEvaluable"
 	// ReasonDefaultsToZero: claims that do not ask for the capacity consume none of it.
 	ReasonDefaultsToZero = "DefaultsToZero"
 	// ReasonSharedDevices: other classes reach the same devices.
@@ -148,14 +150,20 @@ func (c *Charger) unknown(q *Quota, k *Key) (reason, message string) {
 	if k.Subject != SubjectSelector && k.Measure != MeasureCapacity && k.Measure != MeasureCounter {
 		return "", ""
 	}
-	devices := 0
-	for _, f := range c.surveys(q, k) {
+	devices, broken := 0, ""
+	surveys := c.surveys(q, k)
+	for _, class := range sortedStrings(surveys) {
+		f := surveys[class]
 		if f.broken == "" && f.told || f.matching == 0 && f.declared && (k.Measure == MeasureDevices || f.floor.Sign() > 0) {
 			return "", ""
 		}
 		devices += f.matching
+		broken = cmp.Or(broken, f.broken)
 	}
 	what := measureOf(k).String()
+	if broken != "" {
+		return ReasonNotEvaluable, broken
+	}
 	if devices == 0 {
 		return ReasonNoDevices, "no published device tells its " + what + "; the class's annotation " + FootprintAnnotation + " may"
 	}

@@ -34,18 +34,19 @@ func TestConditionsPerKey(t *testing.T) {
 		annotations []string
 		want        []string
 	}{
-		"enforced":                     {[]string{"count/resourceclaims.resource.k8s.io", gpuDevices, gpuMemory}, nil, []string{"count/resourceclaims.resource.k8s.io Enforced Limited", gpuMemory + " Enforced Limited", gpuDevices + " Enforced Limited"}},
-		"only reported":                {[]string{gpuDevices}, []string{quota.EnforcementAnnotation, "Warn"}, []string{gpuDevices + " Enforced ReportOnly"}},
-		"not a device key":             {[]string{"pods"}, nil, []string{"pods NotEnforced NotADeviceKey"}},
-		"no class serves the resource": {[]string{"requests.example.com/plugin"}, nil, []string{"requests.example.com/plugin NotEnforced NoDeviceClass"}},
-		"a class serves the resource":  {[]string{"requests.nvidia.com/gpu"}, nil, []string{"requests.nvidia.com/gpu Enforced Limited"}},
-		"an alias":                     {[]string{intel, vfio}, nil, []string{vfio + " AliasedKey SharedDevices", vfio + " Enforced Limited", intel + " AliasedKey SharedDevices", intel + " Enforced Limited"}},
-		"published 0":                  {[]string{own("tpu.google.com", "capacity.memory")}, nil, []string{own("tpu.google.com", "capacity.memory") + " Enforced Limited", own("tpu.google.com", "capacity.memory") + " FootprintUnknown NothingPublished"}},
-		"no device":                    {[]string{own("unused", "counter.memory"), own("absent", "devices")}, nil, []string{own("absent", "devices") + " Enforced Limited", own("unused", "counter.memory") + " Enforced Limited", own("unused", "counter.memory") + " FootprintUnknown NoDevices"}},
-		"default 0":                    {[]string{own(shares, "capacity.memory"), own(shares, "capacity.shares")}, nil, []string{own(shares, "capacity.memory") + " Enforced Limited", own(shares, "capacity.memory") + " ZeroDefault DefaultsToZero", own(shares, "capacity.shares") + " Enforced Limited"}},
-		"a selector that matches":      {[]string{"sel.selector.devicequota.io/devices", "sel.selector.devicequota.io/capacity.memory"}, []string{"selector.devicequota.io/sel", "productName=A100-80"}, []string{"sel.selector.devicequota.io/capacity.memory Enforced Limited", "sel.selector.devicequota.io/devices Enforced Limited"}},
-		"a selector that matches none": {[]string{"sel.selector.devicequota.io/devices"}, []string{"selector.devicequota.io/sel", "productName=H100"}, []string{"sel.selector.devicequota.io/devices Enforced Limited", "sel.selector.devicequota.io/devices FootprintUnknown NoDevices"}},
-		"a selector of silent devices": {[]string{"sel.selector.devicequota.io/capacity.memory"}, []string{"selector.devicequota.io/sel", "driver=tpu.google.com"}, []string{"sel.selector.devicequota.io/capacity.memory Enforced Limited", "sel.selector.devicequota.io/capacity.memory FootprintUnknown NothingPublished"}},
+		"enforced":                         {[]string{"count/resourceclaims.resource.k8s.io", gpuDevices, gpuMemory}, nil, []string{"count/resourceclaims.resource.k8s.io Enforced Limited", gpuMemory + " Enforced Limited", gpuDevices + " Enforced Limited"}},
+		"only reported":                    {[]string{gpuDevices}, []string{quota.EnforcementAnnotation, "Warn"}, []string{gpuDevices + " Enforced ReportOnly"}},
+		"not a device key":                 {[]string{"pods"}, nil, []string{"pods NotEnforced NotADeviceKey"}},
+		"no class serves the resource":     {[]string{"requests.example.com/plugin"}, nil, []string{"requests.example.com/plugin NotEnforced NoDeviceClass"}},
+		"a class serves the resource":      {[]string{"requests.nvidia.com/gpu"}, nil, []string{"requests.nvidia.com/gpu Enforced Limited"}},
+		"an alias":                         {[]string{intel, vfio}, nil, []string{vfio + " AliasedKey SharedDevices", vfio + " Enforced Limited", intel + " AliasedKey SharedDevices", intel + " Enforced Limited"}},
+		"published 0":                      {[]string{own("tpu.google.com", "capacity.memory")}, nil, []string{own("tpu.google.com", "capacity.memory") + " Enforced Limited", own("tpu.google.com", "capacity.memory") + " FootprintUnknown NothingPublished"}},
+		"no device":                        {[]string{own("unused", "counter.memory"), own("absent", "devices")}, nil, []string{own("absent", "devices") + " Enforced Limited", own("unused", "counter.memory") + " Enforced Limited", own("unused", "counter.memory") + " FootprintUnknown NoDevices"}},
+		"default 0":                        {[]string{own(shares, "capacity.memory"), own(shares, "capacity.shares")}, nil, []string{own(shares, "capacity.memory") + " Enforced Limited", own(shares, "capacity.memory") + " ZeroDefault DefaultsToZero", own(shares, "capacity.shares") + " Enforced Limited"}},
+		"a selector that matches":          {[]string{"sel.selector.devicequota.io/devices", "sel.selector.devicequota.io/capacity.memory"}, []string{"selector.devicequota.io/sel", "productName=A100-80"}, []string{"sel.selector.devicequota.io/capacity.memory Enforced Limited", "sel.selector.devicequota.io/devices Enforced Limited"}},
+		"a selector that matches none":     {[]string{"sel.selector.devicequota.io/devices"}, []string{"selector.devicequota.io/sel", "productName=H100"}, []string{"sel.selector.devicequota.io/devices Enforced Limited", "sel.selector.devicequota.io/devices FootprintUnknown NoDevices"}},
+		"a selector that does not compile": {[]string{"sel.selector.devicequota.io/devices"}, []string{"selector.devicequota.io/sel", "broken"}, []string{"sel.selector.devicequota.io/devices Enforced Limited", "sel.selector.devicequota.io/devices FootprintUnknown NotEvaluable"}},
+		"a selector of silent devices":     {[]string{"sel.selector.devicequota.io/capacity.memory"}, []string{"selector.devicequota.io/sel", "driver=tpu.google.com"}, []string{"sel.selector.devicequota.io/capacity.memory Enforced Limited", "sel.selector.devicequota.io/capacity.memory FootprintUnknown NothingPublished"}},
 	} {
 		got := conditions(t, fleet(), parse(t, unlimited(test.keys...), test.annotations...), quota.Observed{})
 		if diff := cmp.Diff(test.want, got); diff != "" {

@@ -85,8 +85,8 @@ func (q *Quota) parseKeys(crq *quotav1.ClusterResourceQuota, o ParseOptions) fie
 		}
 		enforce := ours && err == nil && !q.Scoped
 		if enforce && key.Subject == SubjectSelector {
-			e := q.parseExpression(key.Selector, crq.Annotations, path, o.Compile)
-			errs, enforce = append(errs, e...), len(e) == 0
+			errs = append(errs, q.parseExpression(key.Selector, crq.Annotations, path, o.Compile)...)
+			_, enforce = q.Selectors[key.Selector]
 		}
 		switch {
 		case enforce && key.Platform && o.PlatformKeys:
@@ -112,7 +112,8 @@ func checkLimit(key Key, limit resource.Quantity, path *field.Path) field.ErrorL
 	return errs
 }
 
-// parseExpression finds the selector of a key; once per selector.
+// parseExpression finds the selector of a key; once per selector. One that does not compile
+// is kept: charges by it are unknown, which denies rather than admits.
 func (q *Quota) parseExpression(name string, annotations map[string]string, key *field.Path, compile func(string) error) field.ErrorList {
 	if _, done := q.Selectors[name]; done {
 		return nil
@@ -125,12 +126,12 @@ func (q *Quota) parseExpression(name string, annotations map[string]string, key 
 	if strings.TrimSpace(expression) == "" {
 		return field.ErrorList{field.Required(annotationPath(annotation), "must be a CEL device selector")}
 	}
+	q.Selectors[name] = expression
 	if compile != nil {
 		if err := compile(expression); err != nil {
 			return field.ErrorList{field.Invalid(annotationPath(annotation), expression, err.Error())}
 		}
 	}
-	q.Selectors[name] = expression
 	return nil
 }
 

@@ -164,6 +164,15 @@ func TestBadQuotasAreErrorsThatNameTheField(t *testing.T) {
 	}
 }
 
+func TestASelectorThatDoesNotCompileStaysEnforced(t *testing.T) {
+	t.Parallel()
+	crq := builders.Quota("team", builders.List(h100, "1"))
+	annotate(crq, "selector.devicequota.io/h100", "broken")
+	if q, errs := quota.Parse(crq, quota.ParseOptions{Compile: compile}); len(errs) != 1 || !q.Limits(h100) || q.Selectors["h100"] != "broken" {
+		t.Errorf("%v, keys %v", errs, q.Keys)
+	}
+}
+
 func compile(expression string) error {
 	if expression == "broken" {
 		return errors.New("syntax error")
