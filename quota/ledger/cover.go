@@ -56,7 +56,7 @@ func (a *admission) recover(s *sight) {
 	if cachedKnown {
 		for _, q := range cached {
 			old := byName[q.Name]
-			newQuota := q.ResourceVersion > s.Observe(q.Name, nil, nil).Version[quota.Quotas]
+			newQuota := q.ResourceVersion > s.versions[quota.Quotas]
 			if old == nil && (newQuota || cachedVersion > liveVersion) || old != nil && q.ResourceVersion > old.ResourceVersion {
 				byName[q.Name] = q
 			}

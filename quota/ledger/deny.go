@@ -97,7 +97,10 @@ func (a *admission) prove() []quota.Denial {
 			continue
 		}
 		h := a.hold(c)
-		o := a.sight.Observe(c.quota.Name, nil, wanted(c.out.ledger.Status.Holds, nil, []*entry{{hold: h}}))
+		o := a.sight.account(c.quota.Name)
+		if h.PodUID != "" {
+			o = a.sight.Observe(c.quota.Name, nil, wanted(c.out.ledger.Status.Holds, nil, []*entry{{hold: h}}))
+		}
 		if o.Quota == nil {
 			continue // gone
 		}

@@ -14,6 +14,27 @@ import (
 type sight struct {
 	Observation
 	begun time.Time
+	// versions are those of the observation, for every quota alike.
+	versions quota.Vector
+
+	mu sync.Mutex // protects following
+	// quota name -> account, for all who ask nothing about single objects.
+	accounts map[string]quota.Observed
+}
+
+// account observes the quota's account once for all who wait. It is read-only.
+func (s *sight) account(name string) quota.Observed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.accounts[name]
+	if !ok {
+		if s.accounts == nil {
+			s.accounts = map[string]quota.Observed{}
+		}
+		o = s.Observe(name, nil, nil)
+		s.accounts[name] = o
+	}
+	return o
 }
 
 // observer makes live observations: one at a time, at least interval apart, each for all
@@ -153,10 +174,9 @@ func (o *observer) fly(f *flight) {
 		close(f.done)
 		return
 	}
-	f.sight = &sight{Observation: seen, begun: begun}
-	versions := seen.Observe("", nil, nil).Version // the same for every quota
+	f.sight = &sight{Observation: seen, begun: begun, versions: seen.Observe("", nil, nil).Version}
 	o.mu.Lock()
-	o.last, o.seen, o.seenBegun = f.sight, versions, begun
+	o.last, o.seen, o.seenBegun = f.sight, f.sight.versions, begun
 	o.mu.Unlock()
 	close(f.done)
 }

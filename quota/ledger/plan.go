@@ -3,7 +3,6 @@ package ledger
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,8 +73,8 @@ type plan struct {
 	tally *tally
 	// ordered remembers how the quotas that were charged for compare with next's terms.
 	ordered map[*quota.Quota]int
-	// ended is how many holds the settle ended, aged those of them that were not observed.
-	ended, aged int
+	// aged is how many holds the settle ended that were not observed.
+	aged int
 }
 
 // newPlan settles the ledger by the best observation it may be settled by, and decides the
@@ -172,9 +171,7 @@ func (p *plan) settle(cached, live *look) {
 		p.behind = must
 		return
 	}
-	before := len(l.Holds)
 	*l = quota.Settle(*l, p.look.Observed, p.a.aged(p.look.begun))
-	p.ended = before - len(l.Holds)
 	for i := range p.base.Status.Holds {
 		h := &p.base.Status.Holds[i]
 		if !p.look.Present[h.UID] && indexOf(l.Holds, h.UID) < 0 {
@@ -365,57 +362,4 @@ func (p *plan) reduce(e *entry) {
 		return
 	}
 	l.Holds[i].Charge = rest
-}
-
-// condition sets the ledger's conditions.
-func (p *plan) condition(e *entry) {
-	if e.conditions == nil || p.look == nil {
-		return
-	}
-	l := &p.next.Status
-	now := p.a.l.o.Clock.Now()
-	next := e.conditions(p.look.Observed, *l)
-	for i := range next {
-		c := &next[i]
-		c.LastTransitionTime.Time = now.Truncate(time.Second)
-		for j := range l.Conditions {
-			old := &l.Conditions[j]
-			if old.Type == c.Type && old.Key == c.Key && old.Status == c.Status {
-				c.LastTransitionTime = old.LastTransitionTime
-			}
-		}
-	}
-	l.Conditions = next
-}
-
-// worthWriting returns true if the plan has to be stored before its outcomes are true. live
-// tells that base was read live in this try: then holds that it has already are stored. A settle
-// alone is left to those who ask for one.
-func (p *plan) worthWriting(batch []*entry, live bool) bool {
-	if len(p.added) > 0 {
-		return !live || p.changed()
-	}
-	if len(p.reinserted) > 0 || p.next.Status.Rebuilding != p.base.Status.Rebuilding {
-		return true
-	}
-	for _, e := range batch {
-		if e.request == nil {
-			return p.changed()
-		}
-	}
-	return false
-}
-
-// changed returns true if writing next would tell anybody anything: more than that the same
-// is true at newer versions.
-func (p *plan) changed() bool {
-	if p.base.ResourceVersion == "" || len(p.next.Finalizers) != len(p.base.Finalizers) {
-		return true
-	}
-	was, is := p.base.Status, p.next.Status
-	if len(was.Holds) != len(is.Holds) {
-		return true
-	}
-	was.Observed, was.CRQResourceVersion = is.Observed, is.CRQResourceVersion
-	return !equality.Semantic.DeepEqual(was, is)
 }

@@ -92,7 +92,7 @@ func ageMutations() []mutation {
 		one("age from any cache after a live list", "two-replicas", plan, "!begun.IsZero() && cached.Version.AtLeast(versions) {", "!begun.IsZero() && len(versions) > 0 {"),
 		one("age without a later observation", "two-replicas", plan, "p.a.aged(p.look.begun)", "p.a.aged(p.a.l.o.Clock.Now())"),
 		{"wall clock", []patch{
-			{plan, "	\"k8s.io/apimachinery/pkg/api/equality\"\n", "	\"k8s.io/apimachinery/pkg/api/equality\"\n	\"k8s.io/apimachinery/pkg/api/resource\"\n"},
+			{plan, "	\"k8s.io/apimachinery/pkg/types\"\n", "	\"k8s.io/apimachinery/pkg/api/resource\"\n	\"k8s.io/apimachinery/pkg/types\"\n"},
 			{plan, "	p.added = append(p.added, h)\n", `	l.Holds[indexOf(l.Holds, h.UID)].Full = corev1.ResourceList{"wall": *resource.NewQuantity(p.a.l.o.Clock.Now().UnixMilli(), resource.DecimalSI)}
 	p.added = append(p.added, h)
 `},
