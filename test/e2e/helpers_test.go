@@ -75,13 +75,15 @@ func newTenant(t *testing.T, limit corev1.ResourceList, annotations map[string]s
 		_ = cp.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(name), client.GracePeriodSeconds(0))
 		_ = cp.Client.DeleteAllOf(ctx, &resourceapi.ResourceClaim{}, client.InNamespace(name))
 		_ = cp.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		poll(ctx, func(ctx context.Context) error {
+		if err := poll(ctx, func(ctx context.Context) error {
 			var l resourceapi.ResourceClaimList
 			if err := cp.Client.List(ctx, &l, client.InNamespace(name)); err != nil || len(l.Items) > 0 {
 				return fmt.Errorf("%d claims left, %w", len(l.Items), err)
 			}
 			return nil
-		})
+		}); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
 		_ = cp.Client.Delete(ctx, q)
 	})
 	return tn
