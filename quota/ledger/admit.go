@@ -205,7 +205,7 @@ func (a *admission) judge(ctx context.Context) (*Decision, error) {
 	switch worst.out.result {
 	case gone:
 		a.remove(worst)
-		a.l.drop(worst.quota.Name)
+		a.l.Forget(worst.quota.Name)
 		return nil, nil
 	case outdated:
 		return a.refresh(ctx, worst)
@@ -214,6 +214,9 @@ func (a *admission) judge(ctx context.Context) (*Decision, error) {
 	case rebuilding:
 		return a.rebuild(ctx, worst)
 	case full:
+		if a.sight == nil {
+			return nil, a.look(ctx, a.r.Arrived) // it may show what the caches do not: holds that ended
+		}
 		return a.wait(ctx, worst, nil)
 	default:
 		return a.short(ctx, worst)

@@ -249,6 +249,33 @@ func TestHoldsAreCapped(t *testing.T) {
 	})
 }
 
+func TestAFullLedgerIsLookedAtLive(t *testing.T) {
+	inWorld(t, Options{MaxHolds: 3}, 1, 100, func(t *testing.T, w *world, l *Ledger) {
+		w.current = false // the watch has stalled
+		w.replicas[0].advanceLedger()
+		for i := range 5 {
+			r := w.claim(i, "ns0", fmt.Sprint(i), 1)
+			wantVerdict(t, admit(t, l, r), Allowed)
+			w.create(r, kClaim, 1)
+		}
+		if n := len(w.replicas[0].liveAt); n != 1 {
+			t.Errorf("want one live observation, got %d", n)
+		}
+	})
+}
+
+func TestForgetKeepsNothing(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 1)), Allowed)
+		synctest.Wait() // the committer ends
+		l.Forget("q0")
+		if len(l.accounts) > 0 {
+			t.Errorf("want no account, got %d", len(l.accounts))
+		}
+		wantVerdict(t, admit(t, l, w.claim(2, "ns0", "b", 1)), Busy)
+	})
+}
+
 func TestAnUnknownFootprintIsDeniedUnlessTheQuotaAllowsIt(t *testing.T) {
 	inWorld(t, Options{}, 1, 5, func(t *testing.T, w *world, l *Ledger) {
 		r := w.claim(1, "ns0", "a", 1)

@@ -77,7 +77,7 @@ func (l *Ledger) Remove(ctx context.Context, name string) (done bool, again time
 	}
 	stored, err := l.store.GetLive(ctx, name)
 	if errors.Is(err, ErrNotFound) {
-		l.drop(name)
+		l.Forget(name)
 		return true, 0, nil
 	}
 	if err != nil {
@@ -97,7 +97,7 @@ func (l *Ledger) Remove(ctx context.Context, name string) (done bool, again time
 	}
 	err = l.store.Delete(ctx, stored)
 	if err == nil || errors.Is(err, ErrNotFound) {
-		l.drop(name)
+		l.Forget(name)
 		return true, 0, nil
 	}
 	if errors.Is(err, ErrConflict) {
@@ -106,8 +106,9 @@ func (l *Ledger) Remove(ctx context.Context, name string) (done bool, again time
 	return false, 0, err
 }
 
-// drop forgets the account, unless somebody waits for it.
-func (l *Ledger) drop(name string) {
+// Forget drops what this replica remembers of a ledger that is gone, unless somebody waits for
+// it. Without it every quota that ever was takes a little memory.
+func (l *Ledger) Forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accounts[name]
