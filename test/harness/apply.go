@@ -87,8 +87,9 @@ func Apply(ctx context.Context, cl client.Client, u *unstructured.Unstructured) 
 	return cl.Update(ctx, u)
 }
 
-// installWebhooks applies the shipped webhook configurations with the address replaced.
-func (c *ControlPlane) installWebhooks(ctx context.Context, path string) error {
+// InstallWebhooks applies the shipped webhook configurations with the address replaced.
+func (c *ControlPlane) InstallWebhooks(ctx context.Context) error {
+	path := filepath.Join(Root(), "config", "webhook")
 	if c.webhook == nil {
 		b, err := newBalancer()
 		if err != nil {
@@ -139,6 +140,14 @@ func (c *ControlPlane) installWebhooks(ctx context.Context, path string) error {
 		}
 	}
 	return nil
+}
+
+// UninstallWebhooks removes the webhook configurations. Managers keep running.
+func (c *ControlPlane) UninstallWebhooks(ctx context.Context) error {
+	return errors.Join(
+		c.Client.DeleteAllOf(ctx, &admissionv1.ValidatingWebhookConfiguration{}),
+		c.Client.DeleteAllOf(ctx, &admissionv1.MutatingWebhookConfiguration{}),
+	)
 }
 
 // readdress points a webhook to the managers' loopback address.

@@ -166,7 +166,7 @@ func (c *ControlPlane) Install(ctx context.Context) error {
 	if err := c.bindRoles(ctx); err != nil {
 		return err
 	}
-	return c.installWebhooks(ctx, filepath.Join(root, "config", "webhook"))
+	return c.InstallWebhooks(ctx)
 }
 
 // bindRoles binds the shipped roles to the manager's ServiceAccount, as the chart does.

@@ -1,0 +1,330 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	quotav1 "github.com/openshift/api/quota/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+	"github.com/devicequota/devicequota/test/harness"
+)
+
+// key is limited, far above what is created, by native quota and by ours alike.
+const key = corev1.ResourceName("gpu.nvidia.com.deviceclass.resource.k8s.io/devices")
+
+// load is one column of the benchmark.
+type load struct {
+	clients, namespaces, creates int
+	// accounts spreads the clients over ServiceAccounts, which priority and fairness queues;
+	// otherwise all are one cluster admin, which it exempts.
+	accounts bool
+}
+
+func (l load) String() string {
+	who := "clients"
+	if l.accounts {
+		who = "ServiceAccounts"
+	}
+	return fmt.Sprintf("%d %s, %d namespaces", l.clients, who, l.namespaces)
+}
+
+var loads = []load{
+	{clients: 1, namespaces: 1, creates: 300},
+	{clients: 20, namespaces: 1, creates: 1500},
+	{clients: 200, namespaces: 1, creates: 2500},
+	{clients: 20, namespaces: 20, creates: 1500},
+	{clients: 200, namespaces: 20, creates: 2500},
+	{clients: 800, namespaces: 20, creates: 3000, accounts: true},
+}
+
+// subject is one row: what stands between a create and the store.
+type subject struct {
+	name     string
+	replicas int
+	begin    func(ctx context.Context, namespaces []string) error
+	end      func(ctx context.Context) error
+}
+
+// sample is one round of one cell.
+type sample struct {
+	perSecond    float64
+	p50, p99     time.Duration
+	cpu          time.Duration // of the managers, per create
+	puts         float64       // ledger writes per create
+	ledger       bool          // cpu and puts mean something
+	failed       int64
+	firstFailure error
+}
+
+type bench struct {
+	cp       *harness.ControlPlane
+	o        options
+	run      int
+	managers []*harness.Manager
+	nothing  *nothingWebhook
+	puts     atomic.Int64
+}
+
+func newBench(ctx context.Context, cp *harness.ControlPlane, o options) (*bench, error) {
+	b := &bench{cp: cp, o: o}
+	var err error
+	if b.nothing, err = newNothingWebhook(); err != nil {
+		return nil, err
+	}
+	edit := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "bench"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceclaims"}, Verbs: []string{"create"}}}}
+	bind := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "bench"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:serviceaccounts"}},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "bench"}}
+	return b, errors.Join(cp.Client.Create(ctx, edit), cp.Client.Create(ctx, bind), b.countPuts(ctx))
+}
+
+// countPuts counts writes of ledgers from now on.
+func (b *bench) countPuts(ctx context.Context) error {
+	c, err := client.NewWithWatch(b.cp.Config, client.Options{Scheme: b.cp.Client.Scheme()})
+	if err != nil {
+		return err
+	}
+	w, err := c.Watch(ctx, &v1alpha1.DeviceLedgerList{})
+	if err != nil {
+		return err
+	}
+	go func() {
+		for range w.ResultChan() {
+			b.puts.Add(1)
+		}
+	}()
+	return nil
+}
+
+func (b *bench) subjects() []subject {
+	none := func(context.Context) error { return nil }
+	return []subject{
+		{name: "no quota", begin: func(context.Context, []string) error { return nil }, end: none},
+		{name: "do-nothing webhook", begin: func(ctx context.Context, ns []string) error { return b.nothing.install(ctx, b.cp.Client, ns[0]) },
+			end: func(ctx context.Context) error { return b.nothing.uninstall(ctx, b.cp.Client) }},
+		{name: "native ResourceQuota", begin: b.nativeQuotas, end: none},
+		{name: "devicequota, 1 replica", replicas: 1, begin: b.ourQuota, end: b.cp.UninstallWebhooks},
+		{name: "devicequota, 3 replicas", replicas: 3, begin: b.ourQuota, end: b.cp.UninstallWebhooks},
+	}
+}
+
+// nativeQuotas limits each namespace by a ResourceQuota. Its controller does not run here, so
+// the status that admission needs is written by hand.
+func (b *bench) nativeQuotas(ctx context.Context, namespaces []string) error {
+	limit := corev1.ResourceList{key: resource.MustParse("1000000")}
+	for _, ns := range namespaces {
+		q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "bench"}, Spec: corev1.ResourceQuotaSpec{Hard: limit}}
+		if err := b.cp.Client.Create(ctx, q); err != nil {
+			return err
+		}
+		q.Status = corev1.ResourceQuotaStatus{Hard: limit, Used: corev1.ResourceList{key: resource.MustParse("0")}}
+		if err := b.cp.Client.Status().Update(ctx, q); err != nil {
+			return err
+		}
+	}
+	return b.denies(ctx, namespaces)
+}
+
+// denies waits until a claim beyond the limit is denied in every namespace: the quota is in force.
+func (b *bench) denies(ctx context.Context, namespaces []string) error {
+	for _, ns := range namespaces {
+		c := claim(ns, "beyond")
+		c.Spec.Devices.Requests[0].Exactly.Count = 1 << 40
+		if err := waitFor(ctx, func(ctx context.Context) error {
+			if err := b.cp.Client.Create(ctx, c.DeepCopy(), client.DryRunAll); !apierrors.IsForbidden(err) {
+				return fmt.Errorf("want a denial, got: %w", err)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ourQuota limits all namespaces of the run by one ClusterResourceQuota.
+func (b *bench) ourQuota(ctx context.Context, namespaces []string) error {
+	q := &quotav1.ClusterResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: namespaces[0]}}
+	q.Spec.Selector.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"run": namespaces[0]}}
+	q.Spec.Quota.Hard = corev1.ResourceList{key: resource.MustParse("1000000")}
+	if err := b.cp.Client.Create(ctx, q); err != nil {
+		return err
+	}
+	if err := b.cp.InstallWebhooks(ctx); err != nil {
+		return err
+	}
+	return b.denies(ctx, namespaces)
+}
+
+// replicas starts or stops managers until there are n.
+func (b *bench) replicas(ctx context.Context, n int) error {
+	for len(b.managers) > n {
+		m := b.managers[len(b.managers)-1]
+		b.managers = b.managers[:len(b.managers)-1]
+		if err := m.Stop(); err != nil {
+			return err
+		}
+	}
+	for len(b.managers) < n {
+		m, err := b.cp.StartManager(ctx, harness.ManagerOptions{Args: []string{"--shutdown-delay=0s"}})
+		if err != nil {
+			return err
+		}
+		b.managers = append(b.managers, m)
+	}
+	return nil
+}
+
+// measure measures all cells. Rounds are interleaved: a slow minute of the machine meets all.
+func (b *bench) measure(ctx context.Context) (string, error) {
+	samples := map[load]map[string][]sample{}
+	for _, l := range loads {
+		samples[l] = map[string][]sample{}
+	}
+	for round := range b.o.rounds {
+		for _, s := range b.subjects() {
+			if err := b.replicas(ctx, s.replicas); err != nil {
+				return "", err
+			}
+			for _, l := range loads {
+				x, err := b.cell(ctx, s, l)
+				if err != nil {
+					return "", fmt.Errorf("%s, %s: %w", s.name, l, err)
+				}
+				samples[l][s.name] = append(samples[l][s.name], x)
+				fmt.Fprintf(os.Stderr, "round %d: %-24s %-34s %6.0f creates/s  p99 %v  failed %d\n", round+1, s.name, l, x.perSecond, x.p99.Round(100*time.Microsecond), x.failed)
+				if x.firstFailure != nil {
+					fmt.Fprintf(os.Stderr, "         first failure: %v\n", x.firstFailure)
+				}
+			}
+		}
+	}
+	if err := b.replicas(ctx, 0); err != nil {
+		return "", err
+	}
+	return b.table(samples), nil
+}
+
+// cell measures one subject under one load once, in namespaces of its own.
+func (b *bench) cell(ctx context.Context, s subject, l load) (sample, error) {
+	b.run++
+	namespaces := make([]string, l.namespaces)
+	for i := range namespaces {
+		namespaces[i] = fmt.Sprintf("run-%d-%d", b.run, i)
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaces[i], Labels: map[string]string{"run": namespaces[0]}}}
+		if err := b.cp.Client.Create(ctx, ns); err != nil {
+			return sample{}, err
+		}
+	}
+	if err := s.begin(ctx, namespaces); err != nil {
+		return sample{}, err
+	}
+	defer func() { _ = s.end(ctx) }() // the next begin would fail
+	clients, err := b.clients(l)
+	if err != nil {
+		return sample{}, err
+	}
+	if err := b.create(ctx, clients, namespaces, "warm", len(clients), nil); err != nil {
+		return sample{}, fmt.Errorf("warm up: %w", err)
+	}
+	cpu, puts := b.cpu(), b.puts.Load()
+	x := sample{}
+	n := int(float64(l.creates) * b.o.scale)
+	latencies := make([]time.Duration, n)
+	begun := time.Now()
+	var failed atomic.Int64
+	x.firstFailure = b.create(ctx, clients, namespaces, "c", n, func(i int, d time.Duration, err error) {
+		latencies[i] = d
+		if err != nil {
+			failed.Add(1)
+		}
+	})
+	x.perSecond = float64(n) / time.Since(begun).Seconds()
+	x.failed = failed.Load()
+	slices.Sort(latencies)
+	x.p50, x.p99 = latencies[n/2], latencies[n*99/100]
+	x.cpu = (b.cpu() - cpu) / time.Duration(n)
+	x.puts = float64(b.puts.Load()-puts) / float64(n)
+	x.ledger = s.replicas > 0
+	return x, nil
+}
+
+// clients returns a client per simulated client.
+func (b *bench) clients(l load) ([]client.Client, error) {
+	out := make([]client.Client, l.clients)
+	for i := range out {
+		if !l.accounts {
+			out[i] = b.cp.Client
+			continue
+		}
+		cfg := rest.CopyConfig(b.cp.Config)
+		cfg.Impersonate = rest.ImpersonationConfig{UserName: fmt.Sprintf("system:serviceaccount:bench:client-%d", i),
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:bench", "system:authenticated"}}
+		c, err := client.New(cfg, client.Options{Scheme: b.cp.Client.Scheme(), Mapper: b.cp.Client.RESTMapper()})
+		if err != nil {
+			return nil, err
+		}
+		out[i] = c
+	}
+	return out, nil
+}
+
+// create makes n claims, spread over clients and namespaces, and returns the first failure.
+func (b *bench) create(ctx context.Context, clients []client.Client, namespaces []string, prefix string, n int, done func(int, time.Duration, error)) error {
+	var next atomic.Int64
+	var once sync.Once
+	var first error
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				begun := time.Now()
+				err := c.Create(ctx, claim(namespaces[i%len(namespaces)], fmt.Sprintf("%s-%d", prefix, i)))
+				if err != nil {
+					once.Do(func() { first = err })
+				}
+				if done != nil {
+					done(i, time.Since(begun), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return first
+}
+
+func (b *bench) cpu() time.Duration {
+	var sum time.Duration
+	for _, m := range b.managers {
+		if d, err := m.CPU(); err == nil {
+			sum += d
+		}
+	}
+	return sum
+}
+
+func claim(namespace, name string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu",
+			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}}}}}}
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// median returns the sample with the median throughput.
+func median(s []sample) sample {
+	s = slices.Clone(s)
+	slices.SortFunc(s, func(a, b sample) int { return cmp.Compare(a.perSecond, b.perSecond) })
+	return s[len(s)/2]
+}
+
+// table writes Markdown: a table per load, with ratios to the do-nothing webhook.
+func (b *bench) table(samples map[load]map[string][]sample) string {
+	var w strings.Builder
+	fmt.Fprintf(&w, "Measured %s on %d cores (%s) with clients, API server, etcd and managers on the same machine; median of %d rounds, run in turn.\n",
+		time.Now().UTC().Format("2006-01-02"), runtime.NumCPU(), cpuModel(), b.o.rounds)
+	for _, l := range loads {
+		floor := median(samples[l]["do-nothing webhook"])
+		fmt.Fprintf(&w, "\n**%s, %d creates**\n\n", l, int(float64(l.creates)*b.o.scale))
+		w.WriteString("| | creates/s | of do-nothing | p50 | p99 | p99 of do-nothing | manager CPU per create | ledger PUTs per create | failures |\n|---|---|---|---|---|---|---|---|---|\n")
+		for _, s := range b.subjects() {
+			x := median(samples[l][s.name])
+			failed := int64(0)
+			for _, r := range samples[l][s.name] {
+				failed += r.failed
+			}
+			ours := "| - | - "
+			if x.ledger {
+				ours = fmt.Sprintf("| %v | %.3f ", x.cpu.Round(10*time.Microsecond), x.puts)
+			}
+			fmt.Fprintf(&w, "| %s | %.0f | %.2f | %v | %v | %.2f %s| %d |\n", s.name, x.perSecond, x.perSecond/floor.perSecond,
+				x.p50.Round(100*time.Microsecond), x.p99.Round(100*time.Microsecond), float64(x.p99)/float64(floor.p99), ours, failed)
+		}
+	}
+	return w.String()
+}
+
+// cpuModel returns the processor's name as the kernel knows it.
+func cpuModel() string {
+	data, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	for line := range bytes.Lines(data) {
+		if name, value, ok := strings.Cut(string(line), ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOARCH
+}
+
+// replaceSection replaces what stands between the markers of a Markdown file, or appends it.
+func replaceSection(file, section, text string) error {
+	begin, end := "<!-- "+section+":begin -->\n", "<!-- "+section+":end -->\n"
+	data, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	before, rest, found := strings.Cut(string(data), begin)
+	if !found {
+		return os.WriteFile(file, []byte(before+"\n"+begin+text+end), 0o644)
+	}
+	_, after, found := strings.Cut(rest, end)
+	if !found {
+		return fmt.Errorf("%s: no %q after %q", file, strings.TrimSpace(end), strings.TrimSpace(begin))
+	}
+	return os.WriteFile(file, []byte(before+begin+text+end+after), 0o644)
+}
+
+// waitFor polls until f returns nil, at most a minute.
+func waitFor(ctx context.Context, f func(context.Context) error) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		last = f(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, last)
+	}
+	return nil
+}
