@@ -145,6 +145,24 @@ func TestSharedDevicesAndSharedClaims(t *testing.T) {
 	same(t, "silent share", builders.List(mem, "3", units, "7"), got.Amounts)
 }
 
+func TestConsumedCapacityCountsWhateverIsPublishedNow(t *testing.T) {
+	t.Parallel()
+	dev := ranged(shareable(builders.Device("x", "mem", "40")), "mem", "1", "0", "40", "8") // the step was 1 when it was allocated
+	mem, dev0 := own("c", "capacity.mem"), own("c", "devices")
+	q := parse(t, unlimited(mem, dev0))
+	c := share(builders.Allocate(builders.Claim("a", "c", withCapacity(builders.Exactly("r", "c", 1), "mem", "3")), "r d n x"), 0, "mem", "3")
+	for name, v := range map[string]*inventory{
+		"another policy": newInventory(builders.Class("c", "driver=d"), builders.Slice("d", "n", dev)),
+		"device gone":    newInventory(builders.Class("c", "driver=d")),
+	} {
+		got, ok := quota.NewCharger(v).Allocated(c, q)
+		same(t, name, builders.List(mem, "3", dev0, "1"), got.Amounts)
+		if !ok {
+			t.Errorf("%s: not computable: %v", name, got.Unknown)
+		}
+	}
+}
+
 func TestAllocatedNeedsAnAllocation(t *testing.T) {
 	t.Parallel()
 	got, ok := quota.NewCharger(fleet()).Allocated(builders.Claim("a", "c", builders.Exactly("r", "gpu.nvidia.com", 1)), parse(t, unlimited(gpuDevices)))
