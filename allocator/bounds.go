@@ -353,7 +353,7 @@ func (d *deep) uses(demands []demand, k *levelKind, need int) int {
 
 // repetitions returns how often the amounts fit into what is left of the device, at most need.
 func (d *deep) repetitions(vs *viewSlice, dev *device, least []amount, need int) int {
-	sh, u := d.shares[vs.first+dev.index], d.use(vs).of(dev.api.Name)
+	sh, u := d.shares[vs.first+dev.index], d.use(vs).of(dev.name)
 	for i := range least {
 		left := dev.capacities[i].value
 		if u != nil {

@@ -41,25 +41,31 @@ func newCapacities(d *resourceapi.Device) (list []capacity, plain bool) {
 // then names the capacity. The error is upstream's fatal one: negative or not representable.
 //
 // Source: structured/internal/experimental/consumable_capacity.go, CmpRequestOverCapacity (v0.37).
-func (d *device) consumption(req *resourceapi.CapacityRequirements, fractional bool) (used []resource.Quantity, short resourceapi.QualifiedName, err error) {
+func (d *device) consumption(req *resourceapi.CapacityRequirements, fractional bool, buffer []resource.Quantity) (used []resource.Quantity, short resourceapi.QualifiedName, err error) {
 	var requests map[resourceapi.QualifiedName]resource.Quantity
 	if req != nil {
 		requests = req.Requests
 	}
-	for _, name := range sortedKeys(requests) {
-		if _, ok := d.api.Capacity[name]; !ok {
-			return nil, name, nil
+	for name := range requests {
+		if _, ok := d.api.Capacity[name]; !ok && (short == "" || name < short) {
+			short = name
 		}
 	}
-	used = make([]resource.Quantity, len(d.capacities))
-	for i, c := range d.capacities {
+	if short != "" {
+		return nil, short, nil
+	}
+	used = buffer[:0]
+	for i := range d.capacities {
+		c := &d.capacities[i]
 		requested, ok := requests[c.name]
-		if used[i], err = consumed(requested, ok, &c.api, fractional); err != nil {
+		q, err := consumed(requested, ok, &c.api, fractional)
+		if err != nil {
 			return nil, "", fmt.Errorf("capacity %q: %w", c.name, err)
 		}
-		if used[i].Sign() < 0 {
+		if q.Sign() < 0 {
 			return nil, "", fmt.Errorf("capacity %q: %w", c.name, errNegative)
 		}
+		used = append(used, q)
 	}
 	for i, c := range d.capacities {
 		if !policyAllows(used[i], c.api.RequestPolicy, fractional) {

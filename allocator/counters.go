@@ -97,7 +97,7 @@ func (l *layout) check(s *slice) string {
 // of returns what the device consumes. A negative consumption counts as none: upstream adds it
 // to what is available, but no device can bring counters along.
 func (l *layout) of(d *device) []use {
-	if l == nil || len(d.api.ConsumesCounters) == 0 {
+	if l == nil || !d.consumes {
 		return nil
 	}
 	known := d.slice.resolved.Load()
@@ -149,7 +149,7 @@ func (v *poolView) available(used *poolUse) *available {
 		for _, s := range list {
 			for i := range s.devices {
 				d := &s.devices[i]
-				if len(d.api.ConsumesCounters) > 0 && used.of(d.api.Name).allocated() {
+				if d.consumes && used.of(d.name).allocated() {
 					a.subtract(v.layout.of(d))
 				}
 			}

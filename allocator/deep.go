@@ -220,7 +220,7 @@ func (d *deep) traitOf(vs *viewSlice, dev *device) []byte {
 		return []byte{'t'}
 	}
 	key = append(key, flags(dev.shareable && d.o.Features.ConsumableCapacity))
-	u := d.use(vs).of(dev.api.Name)
+	u := d.use(vs).of(dev.name)
 	for i := range dev.capacities {
 		left := dev.capacities[i].value
 		if u != nil {
@@ -239,13 +239,13 @@ func (d *deep) traitOf(vs *viewSlice, dev *device) []byte {
 
 // paid tells whether shares of other claims already pay the device's counters.
 func (d *deep) paid(vs *viewSlice, dev *device) bool {
-	u := d.use(vs).of(dev.api.Name)
+	u := d.use(vs).of(dev.name)
 	return dev.shareable && d.o.Features.ConsumableCapacity && u != nil && u.shares > 0
 }
 
 // consuming tells whether taking the device can take counters.
 func (d *deep) consuming(vs *viewSlice, dev *device) bool {
-	return vs.pool.layout != nil && len(dev.api.ConsumesCounters) > 0 && !d.paid(vs, dev)
+	return vs.pool.layout != nil && dev.consumes && !d.paid(vs, dev)
 }
 
 func appendAmount(key []byte, a amount) []byte {

@@ -22,10 +22,10 @@ type fitter func(ctx context.Context, claims []*resourceapi.ResourceClaim, empty
 
 // unfit explains why the search found nothing.
 func (s *search) unfit(ctx context.Context) *Unfit {
-	u := &Unfit{Node: s.node.Name, Summary: fmt.Sprintf("the claims do not fit on node %q", s.node.Name)}
 	if s.o.NoExplanation {
-		return u
+		return &Unfit{Node: s.node.Name, Summary: "the claims do not fit on the node"}
 	}
+	u := &Unfit{Node: s.node.Name, Summary: fmt.Sprintf("the claims do not fit on node %q", s.node.Name)}
 	s.undo(0)
 	s.maxSteps = s.o.MaxSteps
 	s.explain(ctx, u, s.allocator.fitsOn(s))
@@ -158,10 +158,10 @@ func (s *search) explainRequest(ctx context.Context, a *alternative) UnfitReques
 				continue
 			case ReasonInUse:
 				ever++
-				held = s.use(vs).of(d.api.Name).holders()
+				held = s.use(vs).of(d.name).holders()
 			case ReasonShared:
 				ever++
-				held = s.use(vs).of(d.api.Name).shares
+				held = s.use(vs).of(d.name).shares
 			case ReasonCounter, ReasonGroup:
 				if s.everCounts(vs, d) {
 					ever++
@@ -248,7 +248,7 @@ func (s *search) obstacleNow(a *alternative, vs *viewSlice, d *device) (reason R
 
 // shortCapacity names the first capacity of which too little is left.
 func (s *search) shortCapacity(a *alternative, vs *viewSlice, d *device) string {
-	n, u := a.need(vs.first+d.index), s.use(vs).of(d.api.Name)
+	n, u := a.need(vs.first+d.index), s.use(vs).of(d.name)
 	for i := range n.amounts {
 		if n.amounts[i].add(u.capacity[d.capacities[i].name]).cmp(d.capacities[i].value) > 0 {
 			return string(d.capacities[i].name)

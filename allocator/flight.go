@@ -180,7 +180,7 @@ func (s *search) inUse(a *alternative, vs *viewSlice, d *device, sharing bool) b
 	if s.owner[pos] != 0 || sameAdmin {
 		return true
 	}
-	u := s.use(vs).of(d.api.Name)
+	u := s.use(vs).of(d.name)
 	return u != nil && (u.exclusive > 0 || !sharing)
 }
 
@@ -191,7 +191,7 @@ func (s *search) hasCapacity(a *alternative, vs *viewSlice, d *device) bool {
 		return true
 	}
 	sh := s.shares[vs.first+d.index]
-	u := s.use(vs).of(d.api.Name)
+	u := s.use(vs).of(d.name)
 	for i := range n.amounts {
 		sum := n.amounts[i]
 		if u != nil {
@@ -210,11 +210,11 @@ func (s *search) hasCapacity(a *alternative, vs *viewSlice, d *device) bool {
 // takeCounters takes what the device consumes of the counters if that is left, and lets it join
 // the compatibility groups. Later shares of a device consume nothing, nor does adminAccess.
 func (s *search) takeCounters(a *alternative, vs *viewSlice, d *device, sharing bool) bool {
-	if a.admin || len(d.api.ConsumesCounters) == 0 || vs.pool.layout == nil {
+	if a.admin || !d.consumes || vs.pool.layout == nil {
 		return true
 	}
 	if sharing {
-		sh, u := s.shares[vs.first+d.index], s.use(vs).of(d.api.Name)
+		sh, u := s.shares[vs.first+d.index], s.use(vs).of(d.name)
 		if sh != nil && sh.charging > 0 || u != nil && u.shares > 0 {
 			return true
 		}

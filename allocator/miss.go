@@ -46,7 +46,7 @@ func (s *search) capacityMiss(ctx context.Context, a *alternative) string {
 					continue
 				}
 				left := c.value
-				if use := s.use(vs).of(d.api.Name); use != nil {
+				if use := s.use(vs).of(d.name); use != nil {
 					left = left.sub(use.capacity[name])
 				}
 				enough = enough || left.cmp(amountOf(want)) >= 0

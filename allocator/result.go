@@ -13,12 +13,16 @@ import (
 
 // results turns what the search has placed into API objects, which are the caller's.
 func (s *search) results() []resourceapi.AllocationResult {
-	list := make([]resourceapi.AllocationResult, len(s.claims))
+	n := 0
+	for c := range s.placed {
+		n += len(s.placed[c])
+	}
+	list, devices := make([]resourceapi.AllocationResult, len(s.claims)), make([]resourceapi.DeviceRequestAllocationResult, n)
 	for c := range s.claims {
-		r := &list[c]
-		r.Devices.Results = make([]resourceapi.DeviceRequestAllocationResult, len(s.placed[c]))
+		r, n := &list[c], len(s.placed[c])
+		r.Devices.Results, devices = devices[:n:n], devices[n:]
 		for i, p := range s.placed[c] {
-			r.Devices.Results[i] = s.deviceResult(p)
+			s.deviceResult(&r.Devices.Results[i], p)
 		}
 		r.Devices.Config = s.configs(c)
 		r.NodeSelector = s.nodeSelector(s.placed[c])
@@ -26,22 +30,17 @@ func (s *search) results() []resourceapi.AllocationResult {
 	return list
 }
 
-func (s *search) deviceResult(p placed) resourceapi.DeviceRequestAllocationResult {
+func (s *search) deviceResult(r *resourceapi.DeviceRequestAllocationResult, p placed) {
 	a, vs := p.alternative, &s.view.slices[p.at.slice]
 	d := &vs.devices[p.at.device]
-	r := resourceapi.DeviceRequestAllocationResult{
-		Request:            a.name,
-		Driver:             vs.pool.driver,
-		Pool:               vs.pool.name,
-		Device:             d.api.Name,
-		Tolerations:        slices.Clone(a.tolerations),
-		SkipNodeOperations: slices.Clone(vs.api.Spec.SkipNodeOperations),
-	}
+	r.Request, r.Driver, r.Pool, r.Device = a.name, vs.pool.driver, vs.pool.name, d.name
+	r.Tolerations = slices.Clone(a.tolerations)
 	for i := range r.Tolerations {
 		if seconds := r.Tolerations[i].TolerationSeconds; seconds != nil {
 			r.Tolerations[i].TolerationSeconds = ptr.To(*seconds)
 		}
 	}
+	r.SkipNodeOperations = slices.Clone(vs.api.Spec.SkipNodeOperations)
 	if a.admin {
 		r.AdminAccess = ptr.To(true)
 	}
@@ -50,7 +49,7 @@ func (s *search) deviceResult(p placed) resourceapi.DeviceRequestAllocationResul
 		r.BindingFailureConditions = slices.Clone(d.api.BindingFailureConditions)
 	}
 	if !d.shareable || !s.o.Features.ConsumableCapacity {
-		return r
+		return
 	}
 	r.ShareID = ptr.To(s.o.shareID())
 	if n := a.need(vs.first + d.index); n != nil && len(n.quantities) > 0 {
@@ -59,7 +58,6 @@ func (s *search) deviceResult(p placed) resourceapi.DeviceRequestAllocationResul
 			r.ConsumedCapacity[d.capacities[i].name] = n.quantities[i].DeepCopy()
 		}
 	}
-	return r
 }
 
 func (o *Options) shareID() types.UID {
@@ -75,6 +73,10 @@ func (o *Options) shareID() types.UID {
 //
 // Source: structured/internal/experimental, Allocator.Allocate (v0.37).
 func (s *search) configs(c int) []resourceapi.DeviceAllocationConfiguration {
+	ofClass := slices.ContainsFunc(s.chosen[c], func(a *alternative) bool { return len(a.class.Spec.Config) > 0 })
+	if !ofClass && len(s.claims[c].Spec.Devices.Config) == 0 {
+		return nil
+	}
 	var list []resourceapi.DeviceAllocationConfiguration
 	type span struct{ begin, end int }
 	spans := map[string]span{} // class name -> its configs
@@ -129,7 +131,7 @@ func (s *search) inList(requests []string, a *alternative) bool {
 //
 // Source: structured/internal/experimental, createNodeSelector (v0.37).
 func (s *search) nodeSelector(list []placed) *corev1.NodeSelector {
-	terms := []corev1.NodeSelectorTerm{{}}
+	var terms []corev1.NodeSelectorTerm
 	for _, p := range list {
 		vs := &s.view.slices[p.at.slice]
 		d := &vs.devices[p.at.device]
@@ -138,13 +140,12 @@ func (s *search) nodeSelector(list []placed) *corev1.NodeSelector {
 			nodeName, selector = d.api.NodeName, d.api.NodeSelector
 		}
 		if nodeName != nil || ptr.Deref(d.api.BindsToNode, false) {
-			return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchFields: []corev1.NodeSelectorRequirement{{
-					Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{s.node.Name},
-				}},
-			}}}
+			return onlyNode(s.node.Name)
 		}
 		if selector != nil && len(selector.NodeSelectorTerms) > 0 {
+			if terms == nil {
+				terms = []corev1.NodeSelectorTerm{{}}
+			}
 			terms = s.product(terms, selector.NodeSelectorTerms)
 		}
 	}
@@ -155,6 +156,21 @@ func (s *search) nodeSelector(list []placed) *corev1.NodeSelector {
 		return nil
 	}
 	return &corev1.NodeSelector{NodeSelectorTerms: terms}
+}
+
+// onlyNode selects the node of that name.
+func onlyNode(name string) *corev1.NodeSelector {
+	// One piece of memory for all: most allocations need this selector.
+	m := &struct {
+		selector     corev1.NodeSelector
+		terms        [1]corev1.NodeSelectorTerm
+		requirements [1]corev1.NodeSelectorRequirement
+		values       [1]string
+	}{values: [1]string{name}}
+	m.requirements[0] = corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: m.values[:]}
+	m.terms[0].MatchFields = m.requirements[:]
+	m.selector.NodeSelectorTerms = m.terms[:]
+	return &m.selector
 }
 
 // product returns each of the terms together with each of the others.

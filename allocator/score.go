@@ -13,7 +13,7 @@ func (s *search) stranded() float64 {
 			d := &vs.devices[j]
 			left, wasted := s.leftOf(vs, d)
 			score += wasted + free*left
-			if left > 0 && vs.pool.layout != nil && len(d.api.ConsumesCounters) > 0 {
+			if left > 0 && vs.pool.layout != nil && d.consumes {
 				s.markUsable(usable, vs, d)
 			}
 		}
@@ -40,7 +40,7 @@ func (s *search) stranded() float64 {
 // leftOf returns which share of the device is free, and how much of that is less than the least
 // share that the device's request policies allow.
 func (s *search) leftOf(vs *viewSlice, d *device) (left, wasted float64) {
-	pos, u := vs.first+d.index, s.use(vs).of(d.api.Name)
+	pos, u := vs.first+d.index, s.use(vs).of(d.name)
 	sharing := d.shareable && s.o.Features.ConsumableCapacity
 	if s.owner[pos] != 0 || u != nil && (u.exclusive > 0 || !sharing) {
 		return 0, 0

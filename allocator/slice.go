@@ -17,8 +17,8 @@ type slice struct {
 	devices []device
 	reach   reach
 	// groups: a device declares compatibility groups. binding: one has binding conditions.
-	// consumes: one consumes counters.
-	groups, binding, consumes bool
+	// consumes: one consumes counters. skips: node operations are optional.
+	groups, binding, consumes, skips bool
 
 	outcomes atomic.Pointer[[]*outcomes]
 	resolved atomic.Pointer[resolvedUses]
@@ -27,6 +27,7 @@ type slice struct {
 // device is one device of a slice.
 type device struct {
 	api   *resourceapi.Device
+	name  string // what is below saves a search from looking at api
 	slice *slice
 	index int
 	// taints are the device's own and those of taint rules.
@@ -40,8 +41,9 @@ type device struct {
 	plain bool
 	// broken: an attribute has no value or no valid version, so every expression fails.
 	broken bool
-	// shareable: the device allows multiple allocations.
-	shareable bool
+	// shareable: the device allows multiple allocations. binding: it has binding conditions.
+	// consumes: it consumes counters.
+	shareable, binding, consumes bool
 }
 
 // reach is which nodes a slice or device is for.
@@ -90,14 +92,14 @@ func (r *reach) matches(node *corev1.Node) (bool, error) {
 
 // newSlice prepares a slice. rules are the taint rules that may apply, in order.
 func newSlice(api *resourceapi.ResourceSlice, rules []*resourceapi.DeviceTaintRule) *slice {
-	s := &slice{api: api, devices: make([]device, len(api.Spec.Devices))}
+	s := &slice{api: api, devices: make([]device, len(api.Spec.Devices)), skips: len(api.Spec.SkipNodeOperations) > 0}
 	s.reach = newReach(api.Spec.NodeName, api.Spec.AllNodes, api.Spec.NodeSelector)
 	if s.reach.unknown && ptr.Deref(api.Spec.PerDeviceNodeSelection, false) {
 		s.reach = reach{perNode: true}
 	}
 	for i := range s.devices {
 		d := &s.devices[i]
-		*d = device{api: &api.Spec.Devices[i], slice: s, index: i}
+		*d = device{api: &api.Spec.Devices[i], name: api.Spec.Devices[i].Name, slice: s, index: i}
 		d.taints = taintsOf(d, rules)
 		d.shareable = ptr.Deref(d.api.AllowMultipleAllocations, false)
 		d.broken = brokenAttributes(d.api)
@@ -106,8 +108,10 @@ func newSlice(api *resourceapi.ResourceSlice, rules []*resourceapi.DeviceTaintRu
 			r := newReach(d.api.NodeName, d.api.AllNodes, d.api.NodeSelector)
 			d.reach = &r
 		}
+		d.binding = len(d.api.BindingConditions) > 0
+		d.consumes = len(d.api.ConsumesCounters) > 0
 		s.binding = s.binding || d.api.BindingConditions != nil
-		s.consumes = s.consumes || len(d.api.ConsumesCounters) > 0
+		s.consumes = s.consumes || d.consumes
 		for _, c := range d.api.ConsumesCounters {
 			s.groups = s.groups || len(c.CompatibilityGroups) > 0
 		}

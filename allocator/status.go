@@ -55,7 +55,7 @@ func (a *alternative) remember(pos int, reason Reason) {
 // verdict returns why the alternative cannot use the device, or "" when it can. The detail is
 // what Obstacle.Detail says.
 func (s *search) verdict(ctx context.Context, a *alternative, vs *viewSlice, d *device) (reason Reason, detail string, err error) {
-	if !s.o.Features.DeviceBindingAndStatus && len(d.api.BindingConditions) > 0 {
+	if !s.o.Features.DeviceBindingAndStatus && d.binding {
 		return ReasonFeature, "binding conditions", nil
 	}
 	if reason, detail, err = s.selection(ctx, a, d); reason != "" || err != nil {
@@ -116,17 +116,17 @@ func (s *search) capacityNeed(a *alternative, vs *viewSlice, d *device) (short r
 	if len(d.capacities) == 0 && !asks {
 		return "", nil
 	}
-	if d.plain && !asks && !d.shareable && s.use(vs).of(d.api.Name) == nil {
+	if d.plain && !asks && !d.shareable && s.use(vs).of(d.name) == nil {
 		return "", nil // all of it, and all of it is there
 	}
-	quantities, short, err := d.consumption(a.capacity, s.o.Features.FractionalCapacityRange)
+	n := s.needMemory.next()
+	quantities, short, err := d.consumption(a.capacity, s.o.Features.FractionalCapacityRange, n.quantities)
 	if err != nil {
 		return "", fmt.Errorf("claim %q, request %q: device %q: %w", s.claimName(a.claim), a.name, d.id(), err)
 	}
 	if short != "" {
 		return short, nil
 	}
-	n := s.needMemory.next()
 	n.quantities, n.amounts = quantities, resized(n.amounts, len(quantities))
 	for i := range quantities {
 		n.amounts[i] = amountOf(quantities[i])
@@ -143,7 +143,7 @@ func (s *search) capacityNeed(a *alternative, vs *viewSlice, d *device) (short r
 
 // missingFeature returns what the device needs and this call or the node does not have.
 func (s *search) missingFeature(d *device) string {
-	if len(d.slice.api.Spec.SkipNodeOperations) > 0 {
+	if d.slice.skips {
 		if !s.o.Features.OptionalNodeOperations {
 			return "optional node operations"
 		}
@@ -151,7 +151,7 @@ func (s *search) missingFeature(d *device) string {
 			return "optional node operations on the node"
 		}
 	}
-	if !s.o.Features.PartitionableDevices && len(d.api.ConsumesCounters) > 0 {
+	if !s.o.Features.PartitionableDevices && d.consumes {
 		return "partitionable devices"
 	}
 	return ""
