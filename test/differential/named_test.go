@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,13 +77,13 @@ func TestKnownBugsOfUpstream(t *testing.T) {
 	}
 }
 
-// Two halves of one number.
+// kind is a device of a kind on a NUMA node.
 func kind(name, kind string, numa int) resourceapi.Device {
 	return Dev(name, "kind", kind, "numa", numa)
 }
 
 func namedBugs() []named {
-	return append(append(constraintBugs(), adminBugs()...), append(poolBugs(), counterBugs()...)...)
+	return slices.Concat(constraintBugs(), adminBugs(), poolBugs(), sliceBugs(), counterBugs())
 }
 
 func constraintBugs() []named {
@@ -189,7 +190,11 @@ func poolBugs() []named {
 		},
 		upstream: "error: is currently being updated",
 		ours:     "does not fit",
-	}, {
+	}}
+}
+
+func sliceBugs() []named {
+	return []named{{
 		name: "P11 node selector of a device with two terms", bug: P11,
 		build: func() *Case {
 			d := Dev("d0")

@@ -10,7 +10,7 @@ import (
 	d "github.com/devicequota/devicequota/test/differential"
 )
 
-// gpuName is a device selector as users write it.
+// Device selectors as users write them.
 const (
 	bigEnough = `device.capacity["` + d.Driver + `"].memory.compareTo(quantity("40Gi")) >= 0`
 	noSuch    = `device.attributes["` + d.Driver + `"].model == "none"`
@@ -103,7 +103,8 @@ func profile(name string) string {
 	return fmt.Sprintf("device.attributes[%q].profile == %q", d.Driver, name)
 }
 
-// shareable is a cluster with 8 NICs per node that are shared; shares of them are in use.
+// shareable is a cluster with 8 NICs per node that are shared. The first NIC of each node is
+// unused, the shares in use are spread over the others.
 func shareable(nodes, shares int) *d.Case {
 	c := empty()
 	for n := range nodes {
@@ -121,7 +122,7 @@ func shareable(nodes, shares int) *d.Case {
 		c.AddPool(nodeName(n), nodeName(n), devices...)
 	}
 	for s := range shares {
-		c.Hold(nodeName(s%nodes), fmt.Sprintf("nic-%d", s/nodes%8), map[resourceapi.QualifiedName]resource.Quantity{"bandwidth": resource.MustParse("1G")})
+		c.Hold(nodeName(s%nodes), fmt.Sprintf("nic-%d", 1+s/nodes%7), map[resourceapi.QualifiedName]resource.Quantity{"bandwidth": resource.MustParse("1G")})
 	}
 	return c
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -25,6 +23,8 @@ type row struct {
 	claim func(c *d.Case)
 	// nodes chooses the nodes that are asked, one after the other.
 	nodes func(c *d.Case) []*corev1.Node
+	// index asks our allocator for all nodes with Nodes instead.
+	index bool
 }
 
 func oneNode(c *d.Case) []*corev1.Node  { return c.Nodes[len(c.Nodes)/2+1 : len(c.Nodes)/2+2] }
@@ -45,26 +45,29 @@ func rows() []row {
 	}
 	out := []row{}
 	for _, n := range []int64{1, 2, 8} {
-		out = append(out, row{fmt.Sprintf("1000 nodes × 8 GPUs, %d of them, one node", n), 20, small, want(d.Want("r", n, bigEnough)), oneNode})
+		out = append(out, row{fmt.Sprintf("1000 nodes × 8 GPUs, %d of them, one node", n), 20, small, want(d.Want("r", n, bigEnough)), oneNode, false})
 	}
 	for _, n := range []int64{1, 2, 8} {
-		out = append(out, row{fmt.Sprintf("1000 nodes × 8 GPUs, %d of them, all nodes", n), 20, small, want(d.Want("r", n, bigEnough)), allNodes})
+		out = append(out, row{fmt.Sprintf("1000 nodes × 8 GPUs, %d of them, all nodes", n), 20, small, want(d.Want("r", n, bigEnough)), allNodes, false})
 	}
 	out = append(out,
-		row{"1000 nodes × 8 GPUs, 9 of them (infeasible), all nodes", 20, small, want(d.Want("r", 9, bigEnough)), allNodes},
-		row{"1000 nodes × 8 GPUs, no such model (infeasible), all nodes", 20, small, want(d.Want("r", 1, noSuch)), allNodes},
-		row{"5000 nodes × 8 GPUs, 2 of them, one node", 20, func() *d.Case { return gpus(5000) }, want(d.Want("r", 2, bigEnough)), oneNode},
-		row{"5000 nodes × 8 GPUs, no such model (infeasible), all nodes", 20, func() *d.Case { return gpus(5000) }, want(d.Want("r", 1, noSuch)), allNodes},
-		row{"one pool over 1000 nodes × 8, 2 of them, 20 nodes", 20, func() *d.Case { return spanning(1000) }, want(d.Want("r", 2, bigEnough)), nodes20},
-		row{"2 GPUs + 2 NICs with matchAttribute, 20 nodes", 10, nics, pair(2), nodes20},
-		row{"4 GPUs + 4 NICs with matchAttribute, 20 nodes", 10, nics, pair(4), nodes20},
+		row{"1000 nodes × 8 GPUs, 9 of them (infeasible), all nodes", 20, small, want(d.Want("r", 9, bigEnough)), allNodes, false},
+		row{"1000 nodes × 8 GPUs, no such model (infeasible), all nodes", 20, small, want(d.Want("r", 1, noSuch)), allNodes, false},
+		row{"1000 nodes × 8 GPUs, 9 of them (infeasible), all nodes, ours with Nodes", 20, small, want(d.Want("r", 9, bigEnough)), allNodes, true},
+		row{"1000 nodes × 8 GPUs, no such model (infeasible), all nodes, ours with Nodes", 20, small, want(d.Want("r", 1, noSuch)), allNodes, true},
+		row{"1000 nodes × 8 GPUs, 2 of them, all nodes, ours with Nodes", 20, small, want(d.Want("r", 2, bigEnough)), allNodes, true},
+		row{"5000 nodes × 8 GPUs, 2 of them, one node", 20, func() *d.Case { return gpus(5000) }, want(d.Want("r", 2, bigEnough)), oneNode, false},
+		row{"5000 nodes × 8 GPUs, no such model (infeasible), all nodes", 20, func() *d.Case { return gpus(5000) }, want(d.Want("r", 1, noSuch)), allNodes, false},
+		row{"one pool over 1000 nodes × 8, 2 of them, 20 nodes", 20, func() *d.Case { return spanning(1000) }, want(d.Want("r", 2, bigEnough)), nodes20, false},
+		row{"2 GPUs + 2 NICs with matchAttribute, 20 nodes", 10, nics, pair(2), nodes20, false},
+		row{"4 GPUs + 4 NICs with matchAttribute, 20 nodes", 10, nics, pair(4), nodes20, false},
 		row{"partitions 1g + 3g + 7g of 8 GPUs, 20 nodes", 10, func() *d.Case { return mig(100) },
-			want(d.Want("a", 1, profile("1g")), d.Want("b", 1, profile("3g")), d.Want("c", 1, profile("7g"))), nodes20},
+			want(d.Want("a", 1, profile("1g")), d.Want("b", 1, profile("3g")), d.Want("c", 1, profile("7g"))), nodes20, false},
 		row{"partitions 14 × 1g, 2 × 3g, 2 × 7g of 8 GPUs, 20 nodes", 10, func() *d.Case { return mig(100) },
-			want(d.Want("a", 14, profile("1g")), d.Want("b", 2, profile("3g")), d.Want("c", 2, profile("7g"))), nodes20})
+			want(d.Want("a", 14, profile("1g")), d.Want("b", 2, profile("3g")), d.Want("c", 2, profile("7g"))), nodes20, false})
 	for _, shares := range []int{0, 1000, 64000} {
 		out = append(out, row{fmt.Sprintf("shared NICs, %d shares in use, one more, 20 nodes", shares), 10, func() *d.Case { return shareable(100, shares) },
-			want(d.WantCapacity("r", "bandwidth", "2500M")), nodes20})
+			want(d.WantCapacity("r", "bandwidth", "2500M")), nodes20, false})
 	}
 	return out
 }
@@ -107,6 +110,12 @@ func (r *row) measure(c *d.Case, o options) (a, b sample, err error) {
 	}
 	ours := func() {
 		mine, err := allocator.New(inv, state, allocator.Options{Features: f, NoExplanation: true})
+		if err == nil && r.index {
+			for _, err = range mine.Nodes(ctx, c.Claims) {
+				failed = errors.Join(failed, err)
+			}
+			return
+		}
 		for _, node := range asked {
 			if err == nil {
 				_, err = mine.Allocate(ctx, node, c.Claims)
@@ -146,128 +155,5 @@ func sameAnswers(ctx context.Context, up func(context.Context) (structured.Alloc
 			}
 		}
 	}
-	return nil
-}
-
-// familyTable compares both where a plain backtracking search is exponential.
-func familyTable(out *bytes.Buffer, o options) error {
-	fmt.Fprintf(out, "One node, cases on which a plain search is exponential. Upstream is stopped after %s of wall time (the scheduler stops after 10 s).\n\n", o.cap)
-	fmt.Fprintln(out, "| case | size | answer | upstream CPU | ours CPU | ours steps | goal |")
-	fmt.Fprintln(out, "|---|--:|---|--:|--:|--:|--:|")
-	for _, f := range d.Families() {
-		if !o.match.MatchString(f.Name) {
-			continue
-		}
-		c := f.Build(f.Size)
-		theirs, err := upstreamCPU(c, o.cap)
-		if err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
-		}
-		mine, steps, answer, err := oursCPU(c)
-		if err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
-		}
-		fmt.Fprintf(out, "| %s | %d | %s | %s | %s | %d | < 50 ms |\n", f.Name, f.Size, answer, theirs, mine, steps)
-	}
-	fmt.Fprintln(out)
-	return nil
-}
-
-func upstreamCPU(c *d.Case, limit time.Duration) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	a, err := d.NewUpstreamMaker(c)(ctx)
-	if err != nil {
-		return "", err
-	}
-	start := cpu()
-	_, err = a.Allocate(ctx, c.Nodes[0], c.Claims)
-	took := cpu() - start
-	if errors.Is(err, context.DeadlineExceeded) {
-		return "gives up (" + short(took) + ")", nil
-	}
-	return short(took), err
-}
-
-func oursCPU(c *d.Case) (took string, steps int64, answer string, err error) {
-	f := d.OurFeatures(c.Features)
-	a, err := allocator.New(d.OurInventory(c), allocator.StateOf(c.Allocated, f), allocator.Options{Features: f, NoExplanation: true})
-	if err != nil {
-		return "", 0, "", err
-	}
-	var result allocator.Result
-	n := 1
-	s := once(func() { result, err = a.Allocate(context.Background(), c.Nodes[0], c.Claims) }, &n)
-	switch {
-	case errors.Is(err, allocator.ErrSteps):
-		return "gives up (" + short(s.cpu) + ")", result.Steps, "unknown", nil
-	case err != nil:
-		return "", 0, "", err
-	case result.Unfit != nil:
-		answer = string(d.DoesNotFit)
-	default:
-		answer = string(d.Fits)
-	}
-	return short(s.cpu), result.Steps, answer, nil
-}
-
-// memoryTable measures what an inventory of 40,000 devices takes, and what one event costs.
-func memoryTable(out *bytes.Buffer, o options) error {
-	if !o.match.MatchString("memory") {
-		return nil
-	}
-	c := gpus(5000)
-	c.Allocated = nil
-	heap := func() float64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return float64(m.HeapAlloc)
-	}
-	before := heap()
-	start := cpu()
-	b := allocator.NewBuilder(allocator.BuilderOptions{})
-	for _, class := range c.Classes {
-		b.SetClass(class)
-	}
-	for _, slice := range c.Slices {
-		b.SetSlice(slice)
-	}
-	for _, node := range c.Nodes {
-		b.SetNode(node)
-	}
-	inv := b.Snapshot()
-	built := cpu() - start
-	after := heap()
-	f := allocator.DefaultFeatures()
-	a, err := allocator.New(inv, allocator.State{}, allocator.Options{Features: f, NoExplanation: true})
-	if err != nil {
-		return err
-	}
-	c.AddClaim(d.Want("r", 9, bigEnough))
-	for _, node := range c.Nodes {
-		if _, err := a.Allocate(context.Background(), node, c.Claims); err != nil {
-			return err
-		}
-	}
-	used := heap()
-	i, n := 0, 1
-	event := once(func() {
-		i++
-		b.SetSlice(c.Slices[i%len(c.Slices)].DeepCopy())
-		inv = b.Snapshot()
-	}, &n)
-	const devices = 40_000
-	fmt.Fprintln(out, "Inventory of 40,000 devices with 11 attributes and a capacity each (5000 nodes), without the API objects themselves, which an informer holds anyway:")
-	fmt.Fprintln(out)
-	fmt.Fprintln(out, "| | | goal |")
-	fmt.Fprintln(out, "|---|--:|--:|")
-	fmt.Fprintf(out, "| memory per device, built | %.0f B | 2048 B |\n", (after-before)/devices)
-	fmt.Fprintf(out, "| memory per device, after a search on every node | %.0f B | 2048 B |\n", (used-before)/devices)
-	fmt.Fprintf(out, "| building it, CPU | %s | |\n", short(built))
-	fmt.Fprintf(out, "| one slice replaced, CPU with the copy of the slice | %s | |\n", short(event.cpu))
-	runtime.KeepAlive(inv)
-	runtime.KeepAlive(c)
 	return nil
 }
