@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -207,7 +206,11 @@ func (a *Allocation) failed(ctx context.Context, claim *resourceapi.ResourceClai
 // allocate finds devices for one claim and writes them. It returns the claim as stored when
 // it is allocated.
 func (a *Allocation) allocate(ctx context.Context, claim *resourceapi.ResourceClaim, inventory *allocator.Inventory, state allocator.State, now attempt) (*resourceapi.ResourceClaim, error) {
-	fit, err := a.place(ctx, claim, inventory, state)
+	search, err := allocator.New(inventory, state, a.o.Allocator)
+	if err != nil {
+		return nil, err
+	}
+	fit, err := search.Choose(ctx, []*resourceapi.ResourceClaim{claim}, allocator.FirstFit)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -232,33 +235,6 @@ func (a *Allocation) allocate(ctx context.Context, claim *resourceapi.ResourceCl
 		a.o.Recorder.Eventf(updated, nil, corev1.EventTypeNormal, ReasonAllocated, "Allocate", "on node %s", fit.Node.Name)
 	}
 	return updated, nil
-}
-
-// place returns the first node by name on which the claim fits. When there is none, Node is
-// nil, and the result is that of the first node, or the error if every node had one.
-func (a *Allocation) place(ctx context.Context, claim *resourceapi.ResourceClaim, inventory *allocator.Inventory, state allocator.State) (allocator.NodeFit, error) {
-	search, err := allocator.New(inventory, state, a.o.Allocator)
-	if err != nil {
-		return allocator.NodeFit{}, err
-	}
-	var unfit allocator.NodeFit
-	var failed error
-	for _, name := range inventory.Nodes() {
-		node := inventory.Node(name)
-		result, err := search.Allocate(ctx, node, []*resourceapi.ResourceClaim{claim})
-		switch {
-		case err != nil:
-			failed = cmp.Or(failed, fmt.Errorf("node %q: %w", name, err))
-		case result.Unfit == nil:
-			return allocator.NodeFit{Node: node, Result: result}, nil
-		case unfit.Result.Unfit == nil:
-			unfit.Result = result
-		}
-	}
-	if unfit.Result.Unfit == nil {
-		return unfit, failed
-	}
-	return unfit, nil
 }
 
 // unfit remembers the attempt and tells about it, once per reason.

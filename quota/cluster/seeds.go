@@ -17,21 +17,21 @@ type seedQueue struct {
 	filled  map[string]bool // quotas of which the index has something
 }
 
-// offer takes the charges of a newly known ledger.
-func (s *seedQueue) offer(l *v1alpha1.DeviceLedger) {
+// offer takes the charges of a newly known ledger. Those of a lost one stay good.
+func (s *seedQueue) offer(name string, l *v1alpha1.DeviceLedger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(l.Status.Remembered) == 0 && !s.filled[l.Name] {
+	if l == nil || len(l.Status.Remembered) == 0 && !s.filled[name] {
 		return
 	}
 	if s.pending == nil {
 		s.pending, s.filled = map[string][]v1alpha1.RememberedCharge{}, map[string]bool{}
 	}
-	s.pending[l.Name] = l.Status.Remembered
+	s.pending[name] = l.Status.Remembered
 	if len(l.Status.Remembered) == 0 {
-		delete(s.filled, l.Name)
+		delete(s.filled, name)
 	} else {
-		s.filled[l.Name] = true
+		s.filled[name] = true
 	}
 	select {
 	case s.wake <- struct{}{}:

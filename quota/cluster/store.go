@@ -35,7 +35,8 @@ type Store struct {
 
 	mu       sync.Mutex // protects the following
 	ledgers  map[string]*known
-	onChange []func(*v1alpha1.DeviceLedger)
+	onChange map[int]func(string, *v1alpha1.DeviceLedger)
+	nextID   int
 }
 
 // known is the newest that this replica knows of one ledger.
@@ -56,7 +57,7 @@ func NewStore(o StoreOptions) *Store {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	s := &Store{o: o, ledgers: map[string]*known{}}
+	s := &Store{o: o, ledgers: map[string]*known{}, onChange: map[int]func(string, *v1alpha1.DeviceLedger){}}
 	s.feed = feed.New(feed.Config{
 		Name: "deviceledgers", Client: o.Client, Clock: o.Clock, Log: o.Log, Target: storeTarget{s},
 		NewList: func() client.ObjectList { return &v1alpha1.DeviceLedgerList{} },
@@ -76,12 +77,20 @@ func (s *Store) NeedLeaderElection() bool { return false }
 // Synced tells whether the cache was filled once.
 func (s *Store) Synced() bool { return s.feed.Health().Synced }
 
-// Subscribe calls f for every ledger that becomes known, from then on. f must not call the
-// Store and must not change the ledger.
-func (s *Store) Subscribe(f func(*v1alpha1.DeviceLedger)) {
+// Subscribe calls f for every version of a ledger that becomes known, own writes included, and
+// with a nil ledger when it is gone, until stop is called. f must return at once, must not call
+// the Store and must not change the ledger.
+func (s *Store) Subscribe(f func(name string, l *v1alpha1.DeviceLedger)) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.onChange = append(s.onChange, f)
+	id := s.nextID
+	s.nextID++
+	s.onChange[id] = f
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.onChange, id)
+	}
 }
 
 // Names returns the names of all known ledgers, in no order.
@@ -207,8 +216,12 @@ func (s *Store) learnLocked(l *v1alpha1.DeviceLedger, version uint64) {
 	}
 	k.version, k.ledger = version, l
 	k.pods = slices.ContainsFunc(l.Status.Holds, func(h v1alpha1.Hold) bool { return h.Kind == v1alpha1.HoldPod && !h.Advisory })
+	s.tellLocked(l.Name, l)
+}
+
+func (s *Store) tellLocked(name string, l *v1alpha1.DeviceLedger) {
 	for _, f := range s.onChange {
-		f(l)
+		f(name, l)
 	}
 }
 
@@ -238,7 +251,11 @@ func (s *Store) forget(l *v1alpha1.DeviceLedger) {
 
 func (s *Store) forgetLocked(name string, version uint64) {
 	if k := s.ledgers[name]; k != nil && version > k.version {
+		told := k.ledger == nil
 		k.version, k.ledger, k.pods = version, nil, false
+		if !told {
+			s.tellLocked(name, nil)
+		}
 	}
 }
 

@@ -44,6 +44,9 @@ func (t indexTarget) Replace(objs []client.Object, version uint64) {
 	x := t.x
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if t.component == quota.Pods {
+		clear(x.others)
+	}
 	listed := make(map[string]bool, len(objs))
 	for _, obj := range objs {
 		listed[obj.GetNamespace()+"/"+obj.GetName()] = true

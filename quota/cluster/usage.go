@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/devicequota/devicequota/quota/ledger"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
 )
 
 // UsageOptions configure a Usage.
@@ -91,6 +92,10 @@ func (u *Usage) Start(ctx context.Context) error {
 		}
 	})
 	defer stop()
+	// A hold whose object never comes makes no event but the ledger's own: whoever wrote it,
+	// somebody has to look when it is old. The same for a ledger that was edited or deleted.
+	stopLedgers := u.o.Store.Subscribe(func(name string, _ *v1alpha1.DeviceLedger) { queue.AddAfter(name, u.wait(name)) })
+	defer stopLedgers()
 	for _, name := range u.names() {
 		queue.Add(name)
 	}

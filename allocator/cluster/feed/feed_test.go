@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -110,7 +111,7 @@ func TestHealthTellsTheErrorUntilSomethingIsHeard(t *testing.T) {
 	c := testclock.NewFakeClock(time.Unix(100, 0))
 	l := newLog()
 	f := New(Config{Name: "nodes", Client: s, NewList: func() client.ObjectList { return &corev1.NodeList{} }, Target: l, Clock: c, Log: logr.Discard()})
-	if _, err := f.listerWatcher().List(metav1.ListOptions{}); err == nil {
+	if _, err := cache.ToListerWatcherWithContext(f.listerWatcher()).ListWithContext(t.Context(), metav1.ListOptions{}); err == nil {
 		t.Fatal("the list succeeded")
 	}
 	if h := f.Health(); h.Err == nil || h.Synced || !h.Contact.IsZero() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	quotav1 "github.com/openshift/api/quota/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -354,4 +355,67 @@ func TestAnotherReplicasWriteIsLearned(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestTheLeaderEndsAHoldOfAnotherReplicaWhoseObjectNeverComes(t *testing.T) {
+	s := newScene(t, "phantom", 1, 0)
+	quick := ledger.Options{HoldAge: 2 * time.Second}
+	newReplica(t, "", cluster.Kubernetes, quick).lead()
+	other := newReplica(t, "", cluster.Kubernetes, quick)
+	s.quota(list(objectsKey, 1))
+	other.eventually("known", func() error {
+		if quotas, _, _ := other.view.Cached().Covering(s.project(0)); len(quotas) != 1 {
+			return fmt.Errorf("covered by %v", quotas)
+		}
+		return nil
+	})
+	request := ledger.Request{
+		UID: "never", Kind: v1alpha1.HoldClaim, Namespace: s.project(0), Name: "never", Arrived: time.Now(), Created: time.Now(),
+		Charge: func(*quota.Quota) (quota.Charge, error) { return quota.Charge{Amounts: list(objectsKey, 1)}, nil },
+	}
+	decision, err := other.ledger.Admit(t.Context(), request)
+	if err != nil || decision.Verdict != ledger.Allowed {
+		t.Fatalf("%+v, %v", decision, err)
+	}
+	holds := func() int {
+		l := &v1alpha1.DeviceLedger{}
+		if err := cp.Client.Get(t.Context(), client.ObjectKey{Name: s.name}, l); err != nil {
+			t.Fatal(err)
+		}
+		return len(l.Status.Holds)
+	}
+	if n := holds(); n != 1 {
+		t.Fatalf("want 1 hold, got %d", n)
+	}
+	other.eventually("hold is gone", func() error {
+		if n := holds(); n != 0 {
+			return fmt.Errorf("%d holds", n)
+		}
+		return nil
+	})
+}
+
+func TestADeletedLedgerComesBack(t *testing.T) {
+	s := newScene(t, "ledger-lost", 1, 0)
+	r := newReplica(t, "", cluster.Kubernetes).lead()
+	s.quota(list(objectsKey, 1))
+	s.claim(0, "one", 1)
+	want := map[string]corev1.ResourceList{s.project(0): list(objectsKey, 1)}
+	s.wantShown(r, s.name, want)
+	l := &v1alpha1.DeviceLedger{}
+	if err := cp.Client.Get(t.Context(), client.ObjectKey{Name: s.name}, l); err != nil {
+		t.Fatal(err)
+	}
+	uid := l.UID
+	l.Finalizers = nil
+	if err := cp.Client.Update(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if err := cp.Client.Delete(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	s.wantShown(r, s.name, want)
+	if err := cp.Client.Get(t.Context(), client.ObjectKey{Name: s.name}, l); err != nil || l.UID == uid {
+		t.Errorf("ledger %s, %v", l.UID, err)
+	}
 }

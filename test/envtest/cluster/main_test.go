@@ -72,8 +72,8 @@ type replica struct {
 }
 
 // newReplica runs a replica until the test ends; the version of resource.k8s.io is the
-// preferred one if empty.
-func newReplica(t *testing.T, version string, platform cluster.Platform) *replica {
+// preferred one if empty. Ledger options are the defaults unless given.
+func newReplica(t *testing.T, version string, platform cluster.Platform, options ...ledger.Options) *replica {
 	t.Helper()
 	r := &replica{t: t, calls: &calls{}}
 	base, err := client.NewWithWatch(cp.Config, client.Options{Scheme: cp.Client.Scheme()})
@@ -102,7 +102,11 @@ func newReplica(t *testing.T, version string, platform cluster.Platform) *replic
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.ledger = ledger.New(r.store, r.view, ledger.Options{})
+	o := ledger.Options{}
+	if len(options) > 0 {
+		o = options[0]
+	}
+	r.ledger = ledger.New(r.store, r.view, o)
 	r.projection = cluster.NewProjection(cluster.ProjectionOptions{Client: r.client, View: r.view, Platform: platform, Log: log})
 	r.usage = cluster.NewUsage(cluster.UsageOptions{View: r.view, Store: r.store, Ledger: r.ledger, Projection: r.projection, Log: log})
 	for _, start := range []func(context.Context) error{r.source.Start, r.store.Start, r.view.Start} {
