@@ -234,8 +234,7 @@ func (d *deep) distinctBound(l *level, c *constraint, own []demand) bool {
 	need := 0
 	index := map[int32]int32{} // element -> node
 	n := &d.flow
-	nodes := 2 + len(under) + len(l.kinds) // no more elements than kinds: each has one
-	n.reset(nodes)
+	n.reset(2 + len(under) + len(under)*len(l.kinds)) // each kind has one element per demand
 	for i, x := range under {
 		need += x.need
 		n.add(source, int32(2+i), x.need)

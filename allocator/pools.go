@@ -112,7 +112,8 @@ func (c *content) usable() bool {
 	if int64(facts.count) != facts.wanted || facts.invalid != "" {
 		return false
 	}
-	return duplicateDevice(deviceSlices(c.slices, f)) == ""
+	_, twice := duplicateDevice(deviceSlices(c.slices, f))
+	return !twice
 }
 
 // factsFor returns the facts, computed once.
@@ -166,8 +167,8 @@ func deviceSlices(list []*slice, f poolFilter) []*slice {
 
 func hasCounterSets(s *slice) bool { return len(s.api.Spec.SharedCounters) > 0 }
 
-// duplicateDevice returns a device name that occurs twice, "" when there is none.
-func duplicateDevice(list []*slice) string {
+// duplicateDevice returns a device name that occurs twice, if there is one.
+func duplicateDevice(list []*slice) (name string, found bool) {
 	n := 0
 	for _, s := range list {
 		n += len(s.devices)
@@ -175,14 +176,14 @@ func duplicateDevice(list []*slice) string {
 	seen := make(map[string]struct{}, n)
 	for _, s := range list {
 		for i := range s.devices {
-			name := s.devices[i].api.Name
+			name := s.devices[i].name
 			if _, found := seen[name]; found {
-				return name
+				return name, true
 			}
 			seen[name] = struct{}{}
 		}
 	}
-	return ""
+	return "", false
 }
 
 // selective tells whether a node selector decides which nodes see the pool.
@@ -250,7 +251,7 @@ func (p *pool) viewOf(c *content, relevant []*slice, f poolFilter) *poolView {
 // pool, else c is.
 func (v *poolView) fill(relevant []*slice, c *content, all *facts, f poolFilter) {
 	v.slices = deviceSlices(relevant, f)
-	if name := duplicateDevice(v.slices); name != "" {
+	if name, twice := duplicateDevice(v.slices); twice {
 		v.reject(fmt.Sprintf("duplicate device name %q", name))
 		return
 	}

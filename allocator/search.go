@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -78,7 +79,7 @@ func (s *search) enterView(node *corev1.Node, view *nodeView) {
 // A plain search in upstream's order comes first: most calls end within a few steps per
 // device. If it takes longer, the search begins anew with all that deep knows.
 func (s *search) solve(ctx context.Context) (found bool, err error) {
-	if err := s.listAll(ctx); err != nil {
+	if err := s.listAll(ctx); err != nil || s.tooMany() {
 		return false, err
 	}
 	if s.allocator.plainSteps >= 0 {
@@ -140,6 +141,30 @@ func (s *search) listAll(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// tooMany tells whether a claim needs more than 32 results whatever is chosen. As upstream, no
+// device is looked at then.
+func (s *search) tooMany() bool {
+	for _, requests := range s.requests {
+		left := int64(resourceapi.AllocationResultsMaxSize)
+		for _, r := range requests {
+			least, possible := int64(math.MaxInt64), false
+			for _, a := range r.alternatives {
+				if a.class != nil && a.impossible.why == "" {
+					least, possible = min(least, a.wants()), true
+				}
+			}
+			if !possible {
+				least = 0 // the search finds out
+			}
+			if least > left {
+				return true
+			}
+			left -= least
+		}
+	}
+	return false
 }
 
 // listed tells whether the device is one of "all": the selectors match, it is for the node, has

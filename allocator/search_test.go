@@ -88,3 +88,48 @@ func TestSelectorErrorIsFatalOnlyIfReached(t *testing.T) {
 		t.Errorf("want an error about the missing key, got %q", got)
 	}
 }
+
+func TestNoDeviceIsLookedAtForMoreThan32Devices(t *testing.T) {
+	t.Parallel()
+	broken := selecting(`device.attributes["` + driverA + `"].x == 1`)
+	s := scenario{slices: []*resourceapi.ResourceSlice{sliceOf("s", devs("d", 4))}, claims: []*resourceapi.ResourceClaim{claim("c", req("r", 3, broken), req("q", 30))}}
+	if got := s.got(t); got != "unfit" {
+		t.Errorf("want unfit, got %q", got)
+	}
+}
+
+func TestDuplicateDevicesMakeAPoolInvalid(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"d", ""} {
+		s := scenario{slices: []*resourceapi.ResourceSlice{sliceOf("s", []resourceapi.Device{dev(name), dev(name)})}, claims: []*resourceapi.ResourceClaim{claim("c", req("r", 1))}}
+		if got := s.got(t); got != "unfit" {
+			t.Errorf("name %q: want unfit, got %q", name, got)
+		}
+	}
+}
+
+// Two requests derive the attribute of a constraint in different ways, so that there are more
+// values than kinds of devices.
+func TestDistinctDerivedAttributesInTheDeepSearch(t *testing.T) {
+	t.Parallel()
+	f := AllFeatures()
+	s := scenario{features: &f, slices: []*resourceapi.ResourceSlice{sliceOf("s", []resourceapi.Device{dev("d-0", attr("numa", 0)), dev("d-1", attr("numa", 1))})}}
+	derive := func(expression string) reqOpt {
+		return func(r *resourceapi.DeviceRequest) {
+			r.Exactly.DerivedAttributes = []resourceapi.DeviceDerivedAttribute{{Name: "x.example.com/n", Expression: expression}}
+		}
+	}
+	numa := `device.attributes["` + driverA + `"].numa`
+	s.claims = []*resourceapi.ResourceClaim{distinct(claim("c", req("r", 1, derive(numa)), req("q", 1, derive(numa+" + 7")), req("p", 1, derive(numa+" + 9"), admin)), "x.example.com/n")}
+	a := s.allocator(t)
+	a.plainSteps = -1
+	r, err := a.Allocate(t.Context(), s.node, s.claims)
+	if err != nil || r.Unfit == nil {
+		t.Errorf("want unfit (adminAccess in the same claim), got %v, %v", r.Allocations, err)
+	}
+	s.claims = []*resourceapi.ResourceClaim{distinct(claim("c", req("r", 1, derive(numa)), req("q", 1, derive(numa+" + 7"))), "x.example.com/n")}
+	r, err = a.Allocate(t.Context(), s.node, s.claims)
+	if err != nil || r.Unfit != nil || short(r.Allocations) != "r=d-0 q=d-1" {
+		t.Errorf("want a device each, got %v, %v", r.Unfit, err)
+	}
+}
