@@ -29,18 +29,23 @@ func (u *Usage) conditions(o quota.Observed, l v1alpha1.DeviceLedgerStatus) []v1
 
 // staleness is a condition while nothing is heard of a watched resource.
 func (u *Usage) staleness() []v1alpha1.LedgerCondition {
-	stale := u.o.View.Stale()
-	if len(stale) == 0 {
+	names := u.staleNames()
+	if names == "" {
 		return nil
-	}
-	var names []string
-	for _, s := range stale {
-		names = append(names, s.Resource)
 	}
 	return []v1alpha1.LedgerCondition{{
 		Type: v1alpha1.ConditionStale, Status: metav1.ConditionTrue, Reason: "NothingHeard",
-		Message: "the API server was not heard of: " + strings.Join(names, ", "),
+		Message: "the API server was not heard of: " + names,
 	}}
+}
+
+// staleNames are the resources of which nothing was heard, as text.
+func (u *Usage) staleNames() string {
+	var names []string
+	for _, s := range u.o.View.Stale() {
+		names = append(names, s.Resource)
+	}
+	return strings.Join(names, ", ")
 }
 
 // tell sends an Event for each condition whose status or reason changed since it was told.

@@ -103,10 +103,34 @@ func (u *Usage) Start(ctx context.Context) error {
 	for range u.o.Workers {
 		wg.Go(func() { u.work(ctx, queue) })
 	}
+	wg.Go(func() { u.followStaleness(ctx, queue) })
 	<-ctx.Done()
 	queue.ShutDown()
 	wg.Wait()
 	return nil
+}
+
+// staleInterval is how often the watches are looked at: one that stands still makes no event.
+const staleInterval = 15 * time.Second
+
+// followStaleness settles every quota when a watch stands still or moves again.
+func (u *Usage) followStaleness(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string]) {
+	tick := u.o.Clock.NewTicker(staleInterval)
+	defer tick.Stop()
+	before := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C():
+		}
+		if now := u.staleNames(); now != before {
+			before = now
+			for _, name := range u.names() {
+				queue.AddAfter(name, u.wait(name))
+			}
+		}
+	}
 }
 
 // names are all quotas, and all ledgers that may have lost theirs.
