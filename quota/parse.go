@@ -18,6 +18,8 @@ import (
 type ParseOptions struct {
 	// PlatformKeys: Kubernetes' own keys are left to the platform (OpenShift since 4.21).
 	PlatformKeys bool
+	// Enforcement of quotas without the annotation; empty means Enforce.
+	Enforcement Enforcement
 	// Compile checks a CEL device selector; nil checks nothing.
 	Compile func(expression string) error
 }
@@ -38,6 +40,9 @@ func Parse(crq *quotav1.ClusterResourceQuota, o ParseOptions) (*Quota, field.Err
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "resourceVersion"), crq.ResourceVersion, err.Error()))
 	}
 	errs = append(errs, q.parseAnnotations(crq.Annotations)...)
+	if _, own := crq.Annotations[EnforcementAnnotation]; !own && o.Enforcement != "" {
+		q.Enforcement = o.Enforcement
+	}
 	errs = append(errs, q.parseKeys(crq, o)...)
 	errs = append(errs, q.parseSelector(crq.Spec.Selector)...)
 	q.signature = q.sign()

@@ -232,3 +232,14 @@ func TestEmptyListsOfUnmatchedKeysKeepTheirOrder(t *testing.T) {
 		t.Errorf("not enforced: %v", q.NotEnforced)
 	}
 }
+
+func TestTheDefaultEnforcementIsForQuotasWithoutTheAnnotation(t *testing.T) {
+	crq := builders.Quota("q", builders.List("gpu.deviceclass.devicequota.io/devices", "1"))
+	if q, _ := quota.Parse(crq, quota.ParseOptions{Enforcement: quota.Audit}); q.Enforcement != quota.Audit {
+		t.Errorf("without annotation: %s", q.Enforcement)
+	}
+	crq.Annotations = map[string]string{quota.EnforcementAnnotation: "Enforce"}
+	if q, _ := quota.Parse(crq, quota.ParseOptions{Enforcement: quota.Audit}); q.Enforcement != quota.Enforce {
+		t.Errorf("with annotation: %s", q.Enforcement)
+	}
+}

@@ -57,7 +57,7 @@ func (h validateQuota) Handle(ctx context.Context, req admission.Request) admiss
 }
 
 func (s *suite) parse(crq *quotav1.ClusterResourceQuota) (*quota.Quota, field.ErrorList) {
-	return quota.Parse(crq, quota.ParseOptions{PlatformKeys: s.PlatformKeys, Compile: s.compiler.newExpression})
+	return quota.Parse(crq, quota.ParseOptions{PlatformKeys: s.PlatformKeys, Enforcement: s.Enforcement, Compile: s.compiler.newExpression})
 }
 
 func decodeQuota(raw []byte) (*quotav1.ClusterResourceQuota, error) {

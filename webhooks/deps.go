@@ -118,6 +118,8 @@ type Options struct {
 	PlatformKeys bool
 	// PlatformQuota tells that the platform enforces ClusterResourceQuota keys that are not about devices (OpenShift).
 	PlatformQuota bool
+	// Enforcement of quotas without the annotation; empty means Enforce.
+	Enforcement quota.Enforcement
 	// MaxInFlight bounds the requests that are decided at the same time. Defaults to 2000.
 	MaxInFlight int
 	// Timeout bounds one request; it has to be below the webhooks' timeoutSeconds. The API

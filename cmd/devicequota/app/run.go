@@ -193,7 +193,7 @@ func (i *instance) newLedger(ctx context.Context) error {
 	i.store = cluster.NewStore(cluster.StoreOptions{Client: i.client, Log: logger.WithName("store")})
 	i.view, err = cluster.NewView(cluster.Options{
 		Client: i.client, API: i.api, Source: i.source, Store: i.store, Exempt: i.o.exempt(),
-		Parse: quota.ParseOptions{PlatformKeys: i.onOpenShift()}, Log: logger.WithName("view"),
+		Parse: quota.ParseOptions{PlatformKeys: i.onOpenShift(), Enforcement: i.o.Enforcement}, Log: logger.WithName("view"),
 	})
 	if err != nil {
 		return err
@@ -247,7 +247,7 @@ func (i *instance) addWebhooks(context.Context) error {
 	}
 	options := webhooks.Options{
 		AdminAccess: i.o.AdminAccess, Schedulers: i.o.Schedulers, ExemptNamespaces: i.o.exempt(),
-		PlatformKeys: i.onOpenShift(), PlatformQuota: i.onOpenShift(),
+		PlatformKeys: i.onOpenShift(), PlatformQuota: i.onOpenShift(), Enforcement: i.o.Enforcement,
 		MaxInFlight: i.o.MaxInFlight, Timeout: i.o.WebhookTimeout, ClaimControllers: i.o.ClaimControllers,
 	}
 	for path, hook := range webhooks.Webhooks(deps, options) {
