@@ -51,6 +51,11 @@ func TestDifferentialOnHardCases(t *testing.T) {
 	compareAll(t, *hardFlag, GenerateHard, 10*referenceBudget)
 }
 
+// TestDifferentialAtTheLimit does the same around the largest number of results per claim.
+func TestDifferentialAtTheLimit(t *testing.T) {
+	compareAll(t, *hardFlag/3, GenerateLimits, referenceBudget)
+}
+
 func compareAll(t *testing.T, cases uint64, generate func(seed uint64) *Case, budget int64) {
 	y := &tally{counts: map[string]int{}}
 	var group sync.WaitGroup
