@@ -39,7 +39,7 @@ func TestPodsCostWhatTheSchedulerWillClaim(t *testing.T) {
 		"two resources": {nil, []corev1.Container{c("a", gpu, "1", mig, "2", "cpu", "1")}, map[string]int64{"container-0-request-1": 2, "container-0-request-2": 1}},
 		"limits are requests where these are not set": {nil, []corev1.Container{onlyLimits(c("a", gpu, "2", mig, "1"))}, map[string]int64{"container-0-request-0": 1, "container-0-request-1": 2}},
 		"zero": {nil, []corev1.Container{c("a", gpu, "0")}, nil},
-		"huge counts saturate": {[]corev1.Container{c("i", gpu, "9223372036854775807")}, []corev1.Container{c("a", gpu, "9223372036854775807"), c("b", gpu, "9223372036854775807")},
+		"huge counts saturate": {[]corev1.Container{c("i", gpu, "5")}, []corev1.Container{c("a", gpu, "9223372036854775807"), c("b", gpu, "9223372036854775807")},
 			map[string]int64{"container-1-request-0": 9223372036854775807, "container-2-request-0": 9223372036854775807}},
 	} {
 		t.Run(name, func(t *testing.T) {
