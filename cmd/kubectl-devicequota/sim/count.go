@@ -1,0 +1,209 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+)
+
+// account is what counts against one quota.
+//
+// Invariant: while by is set, byNamespace has exactly the covered projects with the sums of
+// their objects, as by charges them, and used is the sum of those.
+type account struct {
+	quota       *quota.Quota
+	by          *quota.Charger
+	used        corev1.ResourceList
+	byNamespace map[string]corev1.ResourceList
+}
+
+// cost is what one object costs one quota. Source: quota/cluster, cost.
+type cost struct {
+	quota  *quota.Quota
+	by     *quota.Charger
+	charge corev1.ResourceList
+	// known is the last charge that could be computed, nil when none could.
+	known    corev1.ResourceList
+	computed bool
+}
+
+// coversLocked tells whether the quota covers the project.
+func (s *state) coversLocked(q *quota.Quota, p *project) bool {
+	return p.known && !s.exempt[p.meta.Name] && q.Selector.Matches(p.meta.Labels, p.meta.Annotations)
+}
+
+// costLocked returns what the object costs the quota now.
+func (s *state) costLocked(o *object, q *quota.Quota) cost {
+	charger := s.chargerLocked()
+	c, ok := o.costs[q.Name]
+	if ok && c.quota == q && c.by == charger {
+		return c
+	}
+	count := func(remembered corev1.ResourceList) (corev1.ResourceList, bool) {
+		if o.claim != nil {
+			return charger.Claim(o.claim, q, remembered)
+		}
+		return charger.CountPod(o.pod, q, remembered)
+	}
+	next := cost{quota: q, by: charger, known: c.known}
+	next.charge, next.computed = count(c.known)
+	if next.computed && c.known == nil {
+		// The static worst case counts as computed, and must not be taken for a known charge.
+		_, next.computed = count(anything(q))
+	}
+	if next.computed {
+		next.known = next.charge
+	}
+	o.costs[q.Name] = next
+	return next
+}
+
+// anything is a remembered charge for every key of the quota.
+func anything(q *quota.Quota) corev1.ResourceList {
+	out := make(corev1.ResourceList, len(q.Keys))
+	for i := range q.Keys {
+		out[q.Keys[i].Name] = *resource.NewQuantity(1, resource.DecimalSI)
+	}
+	return out
+}
+
+// effectiveLocked is what the object adds to the quota's use: nothing for a pod whose claim is
+// charged in its stead.
+func (s *state) effectiveLocked(o *object, q *quota.Quota) corev1.ResourceList {
+	if o.pod != nil {
+		if status := o.pod.Status.ExtendedResourceClaimStatus; status != nil {
+			claim := s.names[name{quota.Claims, o.name.namespace, status.ResourceClaimName}]
+			if claim != nil && quota.Recognised(claim.claim, o.pod) {
+				return nil
+			}
+		}
+	}
+	return s.costLocked(o, q).charge
+}
+
+// countLocked brings the account up to date.
+func (s *state) countLocked(a *account) {
+	charger := s.chargerLocked()
+	if a.by == charger {
+		return
+	}
+	a.used, a.byNamespace = corev1.ResourceList{}, map[string]corev1.ResourceList{}
+	for _, p := range s.projects {
+		if !s.coversLocked(a.quota, p) {
+			continue
+		}
+		sum := corev1.ResourceList{}
+		for _, o := range p.objects {
+			quota.AddTo(sum, s.effectiveLocked(o, a.quota))
+		}
+		a.byNamespace[p.meta.Name] = sum
+		quota.AddTo(a.used, sum)
+	}
+	a.by = charger
+}
+
+// recountLocked makes the accounts follow one object that appears, changes or (there is false)
+// goes, whose costs are still those before.
+func (s *state) recountLocked(o *object, there bool) {
+	p := s.projectLocked(o.name.namespace)
+	charger := s.chargerLocked()
+	for _, a := range s.accounts {
+		switch {
+		case !s.coversLocked(a.quota, p):
+		case p.extended > 0 || a.by != charger:
+			a.by = nil // a pod's charge may move to its claim
+			s.forgetLocked(o, a.quota)
+		default:
+			before := o.costs[a.quota.Name].charge
+			s.forgetLocked(o, a.quota)
+			var after corev1.ResourceList
+			if there {
+				after = s.effectiveLocked(o, a.quota)
+			}
+			a.used = quota.Positive(quota.Add(quota.Sub(a.used, before), after))
+			a.byNamespace[p.meta.Name] = quota.Positive(quota.Add(quota.Sub(a.byNamespace[p.meta.Name], before), after))
+		}
+	}
+}
+
+// forgetLocked makes the object's cost be computed anew; what was known is kept.
+func (s *state) forgetLocked(o *object, q *quota.Quota) {
+	if c, ok := o.costs[q.Name]; ok {
+		o.costs[q.Name] = cost{known: c.known}
+	}
+}
+
+// recoverLocked makes all accounts be counted anew: projects changed.
+func (s *state) recoverLocked() {
+	for _, a := range s.accounts {
+		a.by = nil
+	}
+}
+
+// observeLocked recounts one quota, by last when it is gone.
+func (s *state) observeLocked(n string, last *quota.Quota, uids []types.UID) quota.Observed {
+	o := quota.Observed{Recorded: s.recorded, Used: corev1.ResourceList{}, ByNamespace: map[string]corev1.ResourceList{},
+		Present: map[types.UID]bool{}, Charges: map[types.UID]corev1.ResourceList{}, Unrecognised: map[types.UID]bool{}}
+	for c := range o.Version {
+		o.Version[c] = s.version
+	}
+	a := s.accounts[n]
+	if a != nil {
+		o.Quota = a.quota
+	} else if last != nil {
+		a = &account{quota: last}
+	}
+	if a != nil {
+		s.countLocked(a)
+		o.Used, o.ByNamespace = quota.Copy(a.used), maps.Clone(a.byNamespace)
+		o.Remembered = s.rememberedLocked(a)
+	}
+	for _, uid := range uids {
+		object := s.objects[uid]
+		o.Present[uid] = object != nil || s.gone[uid]
+		if object == nil {
+			continue
+		}
+		if a != nil && s.coversLocked(a.quota, s.projectLocked(object.name.namespace)) {
+			o.Charges[uid] = s.effectiveLocked(object, a.quota)
+		}
+		if object.claim != nil {
+			o.Unrecognised[uid] = s.unrecognisedLocked(object.claim)
+		}
+	}
+	return o
+}
+
+// rememberedLocked are the charges of objects that were computable once and are not now.
+func (s *state) rememberedLocked(a *account) []v1alpha1.RememberedCharge {
+	var out []v1alpha1.RememberedCharge
+	for namespace := range a.byNamespace {
+		for uid, o := range s.projects[namespace].objects {
+			if c := o.costs[a.quota.Name]; c.quota == a.quota && !c.computed && c.known != nil {
+				out = append(out, v1alpha1.RememberedCharge{UID: uid, Charge: c.known})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.RememberedCharge) int { return strings.Compare(string(a.UID), string(b.UID)) })
+	return out
+}
+
+// unrecognisedLocked tells whether the claim's controller is a running pod whose status does not name it.
+func (s *state) unrecognisedLocked(claim *resourceapi.ResourceClaim) bool {
+	owner := metav1.GetControllerOfNoCopy(claim)
+	if owner == nil || owner.Kind != "Pod" {
+		return false
+	}
+	o := s.objects[owner.UID]
+	return o != nil && o.pod != nil && o.name.namespace == claim.Namespace && asksExtended(o.pod) &&
+		!quota.Terminal(o.pod) && !quota.Recognised(claim, o.pod)
+}

@@ -1,0 +1,96 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	quotav1 "github.com/openshift/api/quota/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/devicequota/devicequota/allocator"
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+)
+
+// Usage is the account of one quota.
+type Usage struct {
+	Quota *quota.Quota
+	// Status is what the ClusterResourceQuota's status says.
+	Status quotav1.ClusterResourceQuotaStatus
+	// Used by everything that exists.
+	Used corev1.ResourceList
+	// ByNamespace has every covered namespace.
+	ByNamespace map[string]corev1.ResourceList
+	Conditions  []v1alpha1.LedgerCondition
+	crq         *quotav1.ClusterResourceQuota
+}
+
+// Quotas returns the names of all quotas, sorted.
+func (c *Cluster) Quotas() []string {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.state.accounts))
+}
+
+// Usage returns the quota's account. The error tells that there is no such quota.
+func (c *Cluster) Usage(ctx context.Context, n string) (Usage, error) {
+	c.state.mu.Lock()
+	crq := c.state.crqs[n]
+	c.state.mu.Unlock()
+	if crq == nil {
+		return Usage{}, fmt.Errorf("clusterresourcequotas %q not found", n)
+	}
+	settled, err := c.settle(ctx, n)
+	if err != nil {
+		return Usage{}, err
+	}
+	o := settled.Observed
+	u := Usage{Quota: o.Quota, Status: quota.Status(o.Quota, o), Used: o.Used, ByNamespace: o.ByNamespace, crq: crq}
+	if settled.Ledger != nil {
+		u.Conditions = settled.Ledger.Status.Conditions
+	}
+	return u, nil
+}
+
+// Projected returns what the project is shown of the quota; false when it is shown nothing.
+func (u *Usage) Projected(namespace string) (*quotav1.AppliedClusterResourceQuota, bool) {
+	if _, covered := u.ByNamespace[namespace]; !covered {
+		return nil, false
+	}
+	return quota.Applied(u.crq, u.Status, namespace), true
+}
+
+// Covering returns the quotas that cover the namespace, sorted by name.
+func (c *Cluster) Covering(namespace string) []*quota.Quota {
+	quotas, _, _ := c.state.Covering(namespace)
+	return quotas
+}
+
+// Charger charges by the present devices.
+func (c *Cluster) Charger() *quota.Charger { return c.state.Charger() }
+
+// Inventory is the present devices.
+func (c *Cluster) Inventory() *allocator.Inventory { return c.state.inventory() }
+
+// Claims returns all claims in the order of their creation; they must not be modified.
+func (c *Cluster) Claims() []*resourceapi.ResourceClaim { return c.state.claims() }
+
+// ClaimOf returns a claim of any version, or the claim that a template makes, in v1 with
+// defaults; nil for other objects. obj is not modified.
+func (c *Cluster) ClaimOf(obj runtime.Object) (*resourceapi.ResourceClaim, error) {
+	converted, err := inV1(c.api, obj.DeepCopyObject())
+	if err != nil {
+		return nil, err
+	}
+	switch o := converted.(type) {
+	case *resourceapi.ResourceClaim:
+		return o, nil
+	case *resourceapi.ResourceClaimTemplate:
+		return &resourceapi.ResourceClaim{ObjectMeta: o.ObjectMeta, Spec: o.Spec.Spec}, nil
+	}
+	return nil, nil
+}
