@@ -3,7 +3,6 @@ package ledger
 import (
 	"fmt"
 	"testing/synctest"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -283,7 +282,7 @@ func (m *model) quiesce() {
 				}
 			}
 			m.checkCaches(name)
-			time.Sleep(m.c.age)
+			m.sleep(m.c.age)
 		}
 		stored := m.ledgers[name]
 		want := m.snapshot().Observe(name, nil, nil).Used

@@ -153,7 +153,7 @@ func newModel(c modelConfig, r *rand.Rand) *model {
 			m.begins(o)
 		}
 	}
-	time.Sleep(100 * c.age) // far from every start: ledgers that are missing are marked
+	m.sleep(100 * c.age) // far from every start: ledgers that are missing are marked
 	for q := range c.quotas {
 		m.firstLedger(q)
 	}
@@ -280,6 +280,13 @@ func (m *model) timeActions(add func(int, func())) {
 
 func (m *model) pass(d time.Duration) {
 	m.logf("%v pass", d)
+	m.sleep(d)
+}
+
+// sleep lets time pass. What the scheduler did until then happened before what timers do then.
+func (m *model) sleep(d time.Duration) {
+	m.mu.Lock()
+	m.mu.Unlock() //nolint:staticcheck // the critical section is empty on purpose
 	time.Sleep(d)
 }
 
@@ -360,7 +367,7 @@ func uidOf(i int) types.UID { return types.UID(fmt.Sprintf("u%02d", i)) }
 func (m *model) deliver(r *modelRequest) { m.deliverTo(r, m.replicas[m.n(len(m.replicas))]) }
 
 func (m *model) deliverTo(r *modelRequest, rep *replica) *delivery {
-	time.Sleep(time.Microsecond) // no two arrive at the same time
+	m.sleep(time.Microsecond) // no two arrive at the same time
 	r.deliveries++
 	m.seq++
 	d := &delivery{r: r, n: r.deliveries, rep: rep, inc: rep.inc, arrived: m.seq}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -22,6 +23,10 @@ func (w *world) claim(i int, ns, name string, charge int64) Request {
 }
 
 func TestParallelCreatesOverReplicasTakeExactlyThePlacesThereAre(t *testing.T) {
+	synctest.Test(t, parallelCreates) // in fake time, so that a slow machine makes nobody wait in vain
+}
+
+func parallelCreates(t *testing.T) {
 	const replicas, places = 3, 50
 	w := newWorld(Options{}, 4, 1, replicas, places)
 	w.free, w.current = true, true

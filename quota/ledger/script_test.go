@@ -97,7 +97,7 @@ func (s *script) flow(rep int) {
 			if !s.pending(rep) {
 				return
 			}
-			time.Sleep(5 * time.Millisecond)
+			s.sleep(5 * time.Millisecond)
 			s.rest()
 			continue
 		}
