@@ -136,6 +136,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		"{platform: kubernetes, tls: {mode: serviceCA}}":                 "only for OpenShift",
 		"leaderElection: {enabled: false}":                               "only for replicas=1",
 		"leaderElection: {leaseDuration: 15}":                            "leaseDuration",
+		"{hostNetwork: true, hostUsers: false}":                          "exclude each other",
 		"replicas: 0":                                                    "replicas",
 		"allocation: true":                                               "allocation",
 		"allocation: false":                                              "allocation",

@@ -1,0 +1,111 @@
+// Package promql checks the queries of the chart with Prometheus' own parser.
+package promql
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"sigs.k8s.io/yaml"
+)
+
+func files() string { return filepath.Join("..", "..", "charts", "devicequota", "files") }
+
+// queries returns all queries of alerts and dashboard by where they are.
+func queries(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	var alerts []struct{ Alert, Expr string }
+	data, err := os.ReadFile(filepath.Join(files(), "alerts.yaml"))
+	if err == nil {
+		err = yaml.Unmarshal(data, &alerts)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range alerts {
+		out["alert "+a.Alert] = strings.ReplaceAll(a.Expr, "JOB", "devicequota")
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr, RefID string }
+		}
+	}
+	data, err = os.ReadFile(filepath.Join(files(), "dashboard.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &dashboard)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	variables := strings.NewReplacer("$job", "devicequota", "$quota", ".*", "$__rate_interval", "5m")
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			out["panel "+p.Title+" "+target.RefID] = variables.Replace(target.Expr)
+		}
+	}
+	if len(alerts) < 10 || len(out) < len(alerts)+15 {
+		t.Fatalf("%d alerts, %d queries", len(alerts), len(out))
+	}
+	return out
+}
+
+func TestQueriesParseAndNameTheirJob(t *testing.T) {
+	t.Parallel()
+	simple := regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)\{([^}]*)\}`)
+	for where, query := range queries(t) {
+		expr, err := parser.NewParser(parser.Options{}).ParseExpr(query)
+		if err != nil {
+			t.Errorf("%s: %s: %v", where, query, err)
+			continue
+		}
+		found := 0
+		parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+			v, ok := n.(*parser.VectorSelector)
+			if !ok {
+				return nil
+			}
+			found++
+			job := false
+			for _, m := range v.LabelMatchers {
+				job = job || m.Type == labels.MatchEqual && m.Name == "job" && m.Value == "devicequota"
+			}
+			if !job {
+				t.Errorf("%s: %s takes metrics of every job", where, v)
+			}
+			return nil
+		})
+		// test/install finds the selectors like this, to hold them against a running manager.
+		if n := len(simple.FindAllString(query, -1)); n != found || n == 0 {
+			t.Errorf("%s: %d selectors, %d of them written NAME{MATCHERS}", where, found, n)
+		}
+	}
+}
+
+func TestDurationsAndSeverities(t *testing.T) {
+	t.Parallel()
+	var alerts []struct{ Alert, For string }
+	data, err := os.ReadFile(filepath.Join(files(), "alerts.yaml"))
+	if err == nil {
+		err = yaml.Unmarshal(data, &alerts)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, a := range alerts {
+		if a.For != "" && !regexp.MustCompile(`^[0-9]+[smh]$`).MatchString(a.For) {
+			t.Errorf("%s: for %q", a.Alert, a.For)
+		}
+		if seen[a.Alert] || !strings.HasPrefix(a.Alert, "DeviceQuota") {
+			t.Errorf("%s: twice, or without the product's name", a.Alert)
+		}
+		seen[a.Alert] = true
+	}
+}
