@@ -21,7 +21,7 @@ CONTROLLER_GEN := $(call tool-dir,tools)/controller-gen
 GOLANGCI_LINT  := $(call tool-dir,tools/lint)/golangci-lint
 
 # Modules beside the main one that hold Go code.
-NESTED := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod))
+NESTED := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod hack/*/go.mod))
 
 # Packages whose tests need no control plane: all but those below test/.
 UNIT = $$($(GO) list ./... | grep -v /test/)
@@ -113,6 +113,11 @@ $(GOLANGCI_LINT):
 	@mkdir -p '$(@D)'
 	@cd tools/lint && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o '$@.partial' github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@mv '$@.partial' '$@'
+
+.PHONY: image
+image: ## Build the image for amd64 and arm64 without a container engine (RELEASE=v1.2.3)
+	@$(GO) run -C hack/image . -root '$(CURDIR)' -out '$(CURDIR)/dist/image' \
+		-version '$(or $(RELEASE),$(shell git describe --tags --always --dirty))' -created "$$(TZ=UTC0 git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ)"
 
 .PHONY: clean
 clean: ## Remove what was built in this folder (the cache stays)
