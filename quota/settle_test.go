@@ -209,3 +209,13 @@ func TestASchedulersClaimKeepsItsHoldUntilItIsRecognised(t *testing.T) {
 	forged.Holds = []v1alpha1.Hold{claimHold("c", "claim", "k", "4")}
 	same(t, "forged", builders.List("k", "9"), quota.Settle(forged, unrecognised, nil).Used)
 }
+
+func TestASecondClaimBesideAPodCountsInFullAgain(t *testing.T) {
+	t.Parallel()
+	first, second := claimHold("c", "first", "k", "5"), claimHold("d", "second")
+	first.PodUID, second.PodUID, second.Full = "pod", "pod", builders.List("k", "5")
+	holds := []v1alpha1.Hold{first, second}
+	o := quota.Observed{Present: map[types.UID]bool{"pod": true}, Charges: map[types.UID]corev1.ResourceList{"pod": builders.List("k", "5")}}
+	same(t, "second", builders.List("k", "5"), quota.Counted(second, holds[:1], holds, o).Charge)
+	same(t, "alone", nil, quota.Counted(second, nil, holds[1:], o).Charge)
+}
