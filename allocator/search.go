@@ -242,6 +242,10 @@ func (s *search) fill(ctx context.Context, a *alternative, k int, from place) (b
 	}
 	for i := from.slice; i < len(s.view.slices); i++ {
 		vs := &s.view.slices[i]
+		if vs.noneFor(a) {
+			from.device = 0
+			continue
+		}
 		for j := from.device; j < len(vs.devices); j++ {
 			if level.skips(vs.first + j) {
 				continue

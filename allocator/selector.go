@@ -143,25 +143,50 @@ func (o outcome) cost() uint64  { return uint64(o >> outcomeShift) }
 type outcomes struct {
 	program *program
 	devices []atomic.Uint32
+	// unknown is how many devices have no outcome yet, hits how many are not false.
+	unknown, hits atomic.Int32
 }
+
+// none tells that the program is known to be false for all devices of the slice.
+func (o *outcomes) none() bool { return o.unknown.Load() == 0 && o.hits.Load() == 0 }
 
 // outcomesOf returns what is remembered of the program on the slice.
 func (s *slice) outcomesOf(p *program) *outcomes {
+	if known := s.known(p); known != nil {
+		return known
+	}
+	added := &outcomes{program: p, devices: make([]atomic.Uint32, len(s.devices))}
+	added.unknown.Store(int32(len(s.devices)))
+	next := []*outcomes{added}
 	list := s.outcomes.Load()
 	if list != nil {
+		next = append(next, (*list)[:min(len(*list), maxOutcomesOfSlice-1)]...)
+	}
+	s.outcomes.CompareAndSwap(list, &next) // whoever loses evaluates again
+	return added
+}
+
+// known returns what is remembered of the program, nil if that is nothing.
+func (s *slice) known(p *program) *outcomes {
+	if list := s.outcomes.Load(); list != nil {
 		for _, o := range *list {
 			if o.program == p {
 				return o
 			}
 		}
 	}
-	added := &outcomes{program: p, devices: make([]atomic.Uint32, len(s.devices))}
-	next := []*outcomes{added}
-	if list != nil {
-		next = append(next, (*list)[:min(len(*list), maxOutcomesOfSlice-1)]...)
+	return nil
+}
+
+// noneFor tells that a selector of the alternative is known to be false for all devices of the
+// slice.
+func (s *slice) noneFor(a *alternative) bool {
+	for _, p := range a.programs {
+		if o := s.known(p); o != nil && o.none() {
+			return true
+		}
 	}
-	s.outcomes.CompareAndSwap(list, &next) // whoever loses evaluates again
-	return added
+	return false
 }
 
 // on returns the outcome for the device. The error is that of ctx only.
@@ -173,7 +198,12 @@ func (o *outcomes) on(ctx context.Context, d *device) (outcome, error) {
 	if err != nil {
 		return outcomeUnknown, err
 	}
-	o.devices[d.index].Store(uint32(result))
+	if o.devices[d.index].CompareAndSwap(uint32(outcomeUnknown), uint32(result)) {
+		if result.kind() != outcomeFalse {
+			o.hits.Add(1)
+		}
+		o.unknown.Add(-1)
+	}
 	return result, nil
 }
 
