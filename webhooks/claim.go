@@ -41,7 +41,7 @@ func (h validateClaim) Handle(ctx context.Context, req admission.Request) admiss
 	if h.exempt(&req) {
 		return pass()
 	}
-	if errs := h.validate(&claim.Spec, claimSpec); len(errs) > 0 {
+	if errs := h.validate(&claim.Spec, claimRoot); len(errs) > 0 {
 		return invalid(claimKind, claim.Name, errs, notes{})
 	}
 	var n notes

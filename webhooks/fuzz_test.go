@@ -79,7 +79,7 @@ func FuzzClaim(f *testing.F) {
 			req := requestIn(t, version, builders.Claim(project, "c"))
 			req.Object.Raw = []byte(`{"spec":` + spec + `}`)
 			claim, err := decodeClaim(&req)
-			if err != nil || len(validateSpec(&claim.Spec, claimSpec)) > 0 {
+			if err != nil || len(validateSpec(&claim.Spec, claimRoot)) > 0 {
 				continue
 			}
 			for _, r := range claim.Spec.Devices.Requests {

@@ -152,7 +152,7 @@ func (s *suite) unfitting(ctx context.Context, req *admission.Request, d *docume
 	if err != nil {
 		return nil, &chargeError{err}
 	}
-	if errs := validateSpec(&claim.Spec, claimSpec); len(errs) > 0 {
+	if errs := validateSpec(&claim.Spec, claimRoot); len(errs) > 0 {
 		return nil, nil // refused later, by the API server or by our validation
 	}
 	charger := s.Devices.Charger()

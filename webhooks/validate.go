@@ -20,7 +20,7 @@ type place struct {
 
 // Roots of places.
 const (
-	claimSpec    = "spec"
+	claimRoot    = "spec"
 	templateRoot = "spec.spec"
 )
 

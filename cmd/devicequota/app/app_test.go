@@ -14,8 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
+	"github.com/devicequota/devicequota/quota/cluster"
 	"github.com/devicequota/devicequota/quota/ledger"
 	"github.com/devicequota/devicequota/test/builders"
 	"github.com/devicequota/devicequota/webhooks"
@@ -243,5 +245,45 @@ devicequota_clusterresourcequota{clusterresourcequota="q",resource="a",type="use
 	m.Forget("q")
 	if n := testutil.CollectAndCount(m.quota) + testutil.CollectAndCount(m.holds); n != 0 {
 		t.Errorf("%d series are left of a quota that is gone", n)
+	}
+}
+
+// serverVersion is an API server of a version.
+type serverVersion string
+
+func (v serverVersion) ServerVersion() (*version.Info, error) {
+	return &version.Info{GitVersion: string(v)}, nil
+}
+
+func TestKubernetesKeysAreLeftToOpenShiftFromItsFirstVersionThatCountsClaims(t *testing.T) {
+	for _, c := range []struct {
+		platform cluster.Platform
+		version  serverVersion
+		want     bool
+	}{
+		{cluster.OpenShift, "v1.33.6", false},
+		{cluster.OpenShift, "v1.34.1+abcdef", true},
+		{cluster.OpenShift, "v1.36.0", true},
+		{cluster.Kubernetes, "v1.37.2", false},
+	} {
+		i := &instance{platform: c.platform}
+		if err := i.findPlatformKeys(c.version); err != nil || i.platformKeys != c.want {
+			t.Errorf("%s %s: %v, %v, want %v", c.platform, c.version, i.platformKeys, err, c.want)
+		}
+	}
+}
+
+func TestCachesThatWereFilledAreNotAskedAgain(t *testing.T) {
+	asked, answer := 0, errors.New("not yet")
+	ready := latch(func() error {
+		asked++
+		return answer
+	})
+	if ready() == nil || ready() == nil || asked != 2 {
+		t.Errorf("asked %d times before", asked)
+	}
+	answer = nil
+	if ready() != nil || ready() != nil || asked != 3 {
+		t.Errorf("asked %d times, want 3", asked)
 	}
 }

@@ -4,15 +4,18 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"sync/atomic"
 	"time"
 
 	quotav1 "github.com/openshift/api/quota/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -63,9 +66,11 @@ type instance struct {
 	set      kubernetes.Interface
 	api      *devices.API
 	platform cluster.Platform
-	registry *prometheus.Registry
-	draining draining
-	certs    certs.Source
+	// platformKeys: the platform enforces Kubernetes' own keys.
+	platformKeys bool
+	registry     *prometheus.Registry
+	draining     draining
+	certs        certs.Source
 	// host and port of the webhooks
 	host string
 	port int
@@ -119,9 +124,32 @@ func (i *instance) connect(ctx context.Context) error {
 		return err
 	}
 	if i.platform == "" {
-		i.platform, err = cluster.DetectPlatform(ctx, i.client)
+		if i.platform, err = cluster.DetectPlatform(ctx, i.client); err != nil {
+			return err
+		}
 	}
-	return err
+	return i.findPlatformKeys(d)
+}
+
+// firstPlatformKeys is the Kubernetes version of OpenShift 4.21, the first whose own
+// ClusterResourceQuota counts claims.
+const firstPlatformKeys = "1.34.0"
+
+// findPlatformKeys finds out whether the platform enforces Kubernetes' own keys.
+func (i *instance) findPlatformKeys(d discovery.ServerVersionInterface) error {
+	if !i.onOpenShift() {
+		return nil
+	}
+	info, err := d.ServerVersion()
+	if err != nil {
+		return err
+	}
+	v, err := version.ParseGeneric(info.GitVersion)
+	if err != nil {
+		return fmt.Errorf("version of the API server: %w", err)
+	}
+	i.platformKeys = v.AtLeast(version.MustParseGeneric(firstPlatformKeys))
+	return nil
 }
 
 // newCertificates makes the source that all servers take their certificate from.
@@ -193,12 +221,12 @@ func (i *instance) newLedger(ctx context.Context) error {
 	i.store = cluster.NewStore(cluster.StoreOptions{Client: i.client, Log: logger.WithName("store")})
 	i.view, err = cluster.NewView(cluster.Options{
 		Client: i.client, API: i.api, Source: i.source, Store: i.store, Exempt: i.o.exempt(),
-		Parse: quota.ParseOptions{PlatformKeys: i.onOpenShift(), Enforcement: i.o.Enforcement}, Log: logger.WithName("view"),
+		Parse: quota.ParseOptions{PlatformKeys: i.platformKeys, Enforcement: i.o.Enforcement}, Log: logger.WithName("view"),
 	})
 	if err != nil {
 		return err
 	}
-	i.ledger = ledger.New(i.store, i.view, ledger.Options{PlatformKeys: i.onOpenShift(), Recorder: recorder})
+	i.ledger = ledger.New(i.store, i.view, ledger.Options{PlatformKeys: i.platformKeys, Recorder: recorder})
 	return addAll(i.mgr, i.source, i.store, i.view)
 }
 
@@ -243,17 +271,31 @@ func (i *instance) addWebhooks(context.Context) error {
 		Explainer: webhooks.NewDeviceExplainer(i.inventory),
 		Access:    webhooks.NewAccessReviews(i.set.AuthorizationV1().SubjectAccessReviews(), clock.RealClock{}),
 		Recorder:  recorder,
-		Ready:     func() error { return i.view.Ready(nil) },
+		Ready:     latch(func() error { return i.view.Ready(nil) }),
 	}
 	options := webhooks.Options{
 		AdminAccess: i.o.AdminAccess, Schedulers: i.o.Schedulers, ExemptNamespaces: i.o.exempt(),
-		PlatformKeys: i.onOpenShift(), PlatformQuota: i.onOpenShift(), Enforcement: i.o.Enforcement,
+		PlatformKeys: i.platformKeys, PlatformQuota: i.onOpenShift(), Enforcement: i.o.Enforcement,
 		MaxInFlight: i.o.MaxInFlight, Timeout: i.o.WebhookTimeout, ClaimControllers: i.o.ClaimControllers,
 	}
 	for path, hook := range webhooks.Webhooks(deps, options) {
 		i.mgr.GetWebhookServer().Register(path, hook)
 	}
 	return nil
+}
+
+// latch asks until the answer is nil once: caches that were filled stay filled, and the
+// question costs too much for each admission.
+func latch(ready func() error) func() error {
+	var done atomic.Bool
+	return func() error {
+		if done.Load() {
+			return nil
+		}
+		err := ready()
+		done.Store(err == nil)
+		return err
+	}
 }
 
 // inventory returns what explanations may go by: nothing before all devices are known.
