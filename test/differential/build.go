@@ -11,10 +11,10 @@ import (
 )
 
 // errAllConstraint: a constraint prevents that a request gets all devices.
-var errAllConstraint = errors.New("a constraint prevents getting all devices")
+var errAllConstraint = errors.New("a constraint would not be satisfied")
 
 // errTerms: the node selector of a device has several terms.
-var errTerms = errors.New("node selector with several terms")
+var errTerms = errors.New("unsupported ResourceSlice.NodeSelector with several terms")
 
 // build makes the allocation results of a solution. Every share gets the same share ID.
 func (c *Case) build(node *corev1.Node, results [][]chosen, served [][]*alternative, bugs Bugs) ([]resourceapi.AllocationResult, error) {

@@ -138,7 +138,7 @@ func (e *enumeration) prepare() (unfit bool, err error) {
 			}
 			if n > maxResults-least {
 				if e.bugs.Has(P15) {
-					return false, fmt.Errorf("claim %d wants more than %d devices", i, maxResults)
+					return false, fmt.Errorf("claim %d wants %d and more: exceeds the claim limit", i, maxResults)
 				}
 				unfit = true
 				n = 0
@@ -197,7 +197,7 @@ func (e *enumeration) prepareAlternative(a *alternative) error {
 	}
 	if a.class = e.c.class(a.className); a.class == nil {
 		if e.bugs.Has(P9) {
-			return fmt.Errorf("class %s not found", a.className)
+			return fmt.Errorf("could not retrieve device class %s", a.className)
 		}
 		a.dead = true
 	} else if !e.bugs.Has(ClassWithoutCEL) {
@@ -228,7 +228,7 @@ func (e *enumeration) prepareAll(a *alternative) error {
 	for _, p := range e.pools {
 		if !p.usable() {
 			if e.bugs.Has(P8) {
-				return fmt.Errorf("pool %s/%s is not usable now", p.driver, p.pool)
+				return fmt.Errorf("pool %s/%s is currently being updated, or is currently invalid", p.driver, p.pool)
 			}
 			if e.c.mayServe(a, p) {
 				a.dead = true

@@ -1,6 +1,8 @@
 package differential
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -19,20 +21,50 @@ func Explain(c *Case, nodes []*corev1.Node, upstream Answer, budget int64) (bugs
 			candidates |= bug
 		}
 	}
+	blamed := blame(upstream.Err)
 	for s := range candidates.subsets {
 		if s.count() > maxTogether {
 			break
+		}
+		if s&blamed == 0 && blamed != NoBugs {
+			continue // the error itself names the bug
 		}
 		r := NewReference(c, s, budget)
 		var last Answer
 		for _, node := range nodes {
 			last = r.Allocate(node)
 		}
-		if last.Verdict != GivesUp && Diff(upstream, last) == "" {
+		if last.Verdict != GivesUp && Diff(upstream, last) == "" && blame(last.Err) == blamed {
 			return s, true
 		}
 	}
 	return NoBugs, false
+}
+
+// kinds are the bugs that show as an error, by a part of the text, upstream's or the enumeration's.
+var kinds = []struct {
+	text string
+	bugs Bugs
+}{
+	{"is currently being updated", P8},
+	{"is currently invalid", P8},
+	{"could not retrieve device class", P9},
+	{"constraint would not be satisfied", P1 | P2},
+	{"exceeds the claim limit", P15},
+	{"unsupported ResourceSlice.NodeSelector", P11},
+}
+
+// blame returns the bugs that an error may be due to; none for errors that are right.
+func blame(err error) Bugs {
+	if err == nil {
+		return NoBugs
+	}
+	for _, k := range kinds {
+		if strings.Contains(err.Error(), k.text) {
+			return k.bugs
+		}
+	}
+	return NoBugs
 }
 
 // concerns rules out bugs that cannot act in the case, to keep the search for a set short.

@@ -19,6 +19,9 @@ func TestEnumerationWithAllBugsIsUpstream(t *testing.T) {
 			if want.Verdict == GivesUp || got.Verdict == GivesUp || want.Verdict == Panics {
 				continue
 			}
+			if a, b := blame(want.Err), blame(got.Err); a != b {
+				t.Errorf("seed %d node %s: upstream: %v (%s), enumeration: %v (%s)", seed, node.Name, want, a, got, b)
+			}
 			if d := Diff(want, got); d != "" {
 				t.Errorf("seed %d node %s: upstream - against enumeration +:\n%s", seed, node.Name, d)
 			}
