@@ -181,7 +181,16 @@ func (s *simulation) namespace() string {
 
 // step makes one random change.
 func (s *simulation) step() {
-	switch s.r.IntN(16) {
+	if s.r.IntN(16) == 0 {
+		s.stock()
+		return
+	}
+	s.stepWithoutStock()
+}
+
+// stepWithoutStock makes one random change, but not of the inventory.
+func (s *simulation) stepWithoutStock() {
+	switch s.r.IntN(15) {
 	case 0, 1, 2, 3:
 		set(s, quota.Claims, s.claims, s.claim())
 	case 4:
@@ -200,8 +209,6 @@ func (s *simulation) step() {
 	case 13:
 		drop(s, quota.Quotas, s.quotas, fmt.Sprintf("/q%d", s.r.IntN(3)))
 	case 14:
-		s.stock()
-	case 15:
 		switch s.r.IntN(4) {
 		case 0:
 			relist(s, quota.Claims, s.claims, s.r.IntN(3))

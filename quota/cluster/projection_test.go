@@ -84,6 +84,9 @@ func (s *stage) drain() []projectionKey {
 		if wrote {
 			keys = append(keys, key)
 		}
+		if key.namespace != "" {
+			continue
+		}
 		// As the watch has it.
 		crq := &quotav1.ClusterResourceQuota{}
 		if err := s.o.Client.Get(s.t.Context(), client.ObjectKey{Name: "q"}, crq); err != nil {
@@ -195,6 +198,27 @@ func TestAQuotasStatusIsWrittenAtMostOnceASecond(t *testing.T) {
 	s.clock.Step(700 * time.Millisecond)
 	if diff := cmp.Diff([]projectionKey{{"q", ""}}, s.drain(), cmp.AllowUnexported(projectionKey{})); diff != "" {
 		t.Errorf("after a second (-want +got):\n%s", diff)
+	}
+}
+
+func TestALargeStatusIsWrittenMoreRarely(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 400)
+	s.offer("p0", 1)
+	s.drain()
+	for _, c := range []struct {
+		step time.Duration
+		want bool
+	}{{1500 * time.Millisecond, false}, {500 * time.Millisecond, true}} {
+		s.clock.Step(c.step)
+		s.offer("p0", s.shown("p0")+1)
+		written := false
+		for _, key := range s.drain() {
+			written = written || key.namespace == ""
+		}
+		if written != c.want {
+			t.Errorf("after another %v: want written %v, got %v", c.step, c.want, written)
+		}
 	}
 }
 
