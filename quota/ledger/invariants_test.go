@@ -16,7 +16,7 @@ import (
 func (m *model) put(r *replica, knew [kinds]watchCache, old, stored *v1alpha1.DeviceLedger) {
 	name := stored.Name
 	m.learnLimits(stored)
-	v, _ := quota.StoredVersions(&stored.Status)
+	v := m.contained(stored)
 	m.observed[name] = m.observed[name].Max(v)
 	var was []v1alpha1.Hold
 	if old != nil {
@@ -36,6 +36,22 @@ func (m *model) put(r *replica, knew [kinds]watchCache, old, stored *v1alpha1.De
 		m.checkOver(stored)
 		m.checkCoverage(knew, stored)
 	}
+}
+
+// contained is a vector up to which the ledger's settle contained everything. What it has
+// recorded is more when it was a list of several parts, of which the first was older.
+func (m *model) contained(l *v1alpha1.DeviceLedger) quota.Vector {
+	v, _ := quota.StoredVersions(&l.Status)
+	for _, r := range m.replicas {
+		for _, o := range r.live {
+			for _, k := range []kind{kClaim, kPod} {
+				if newestVersion(o.objs[k]) == v[components[k]] {
+					v[components[k]] = min(v[components[k]], o.version[k])
+				}
+			}
+		}
+	}
+	return v
 }
 
 // checkKeys (1): the first time that an object is held it is held for every key that the
@@ -112,7 +128,7 @@ func (m *model) trueCharge(l *v1alpha1.DeviceLedger, r *modelRequest) (int64, bo
 
 // checkCoverage (5): a replica that knows a coverage counts what its own caches show there.
 func (m *model) checkCoverage(knew [kinds]watchCache, l *v1alpha1.DeviceLedger) {
-	v, _ := quota.StoredVersions(&l.Status)
+	v := m.contained(l)
 	q := named(knew[kCRQ].objs, "", l.Name)
 	if newestVersion(knew[kNS].objs) < v[quota.Namespaces] || q == nil || q.uid != l.Status.CRQUID {
 		return
@@ -198,6 +214,11 @@ func (m *model) justified(d *delivery, denial quota.Denial) bool {
 	if len(quota.Exceeding(denial.Requested, denial.Limited)) > 0 {
 		return true
 	}
+	for k, q := range quota.Add(denial.Used, denial.Requested) {
+		if limit := denial.Limited[k]; q.Cmp(limit) <= 0 {
+			return false
+		}
+	}
 	for _, o := range d.rep.live {
 		if o.begun < d.arrived {
 			continue
@@ -272,14 +293,14 @@ func (m *model) quiesce() {
 			continue
 		}
 		l := m.replicas[0].ledger
-		for range 3 {
-			if _, err := l.Settle(m.replicas[0].ctx, name, nil); err != nil {
-				m.fail("3 stuck: quiet, but %s cannot be settled: %v", name, err)
-			}
+		for range 4 {
 			for _, r := range m.replicas {
 				for r.ledgerPos < len(m.ledgerL) {
 					r.advanceLedger()
 				}
+			}
+			if _, err := l.Settle(m.replicas[0].ctx, name, nil); err != nil {
+				m.fail("3 stuck: quiet, but %s cannot be settled: %v", name, err)
 			}
 			m.checkCaches(name)
 			m.sleep(m.c.age)

@@ -472,3 +472,71 @@ func TestANewKeyIsCountedBeforeTheNextAdmission(t *testing.T) {
 		s.wantAnswer(b, Denied)
 	})
 }
+
+// TestAHoldOutlivesTheLastMomentOfItsCreate: the API server may persist until 34 s.
+func TestAHoldOutlivesTheLastMomentOfItsCreate(t *testing.T) {
+	play(t, scriptConfig(1), func(s *script) {
+		a := s.asks(0, kClaim, 0, "a", 1)
+		s.flow(0)
+		s.waits(33900 * time.Millisecond)
+		s.settles(0)
+		s.flow(0)
+		b := s.asks(0, kClaim, 0, "b", 1)
+		s.lets(0, "live 0")
+		s.lets(0, "live 1")
+		s.persist(a.r)
+		s.flow(0)
+		s.wantAnswer(b, Busy)
+		s.wantCounted(a, true)
+	})
+}
+
+// TestACacheOlderThanALiveListDoesNotAgeHolds: that the replica has looked live since does not
+// make its cache newer.
+func TestACacheOlderThanALiveListDoesNotAgeHolds(t *testing.T) {
+	play(t, scriptConfig(2), func(s *script) {
+		a := s.asks(1, kClaim, 0, "a", 1)
+		s.flow(1)
+		s.sees(0)
+		s.settles(0) // r0 sees the hold now
+		s.waits(33 * time.Second)
+		s.persist(a.r)
+		s.waits(8 * time.Second)
+		b := s.asks(0, kClaim, 0, "b", 2)
+		s.flow(0)
+		s.wantAnswer(b, Denied)
+		c := s.asks(0, kClaim, 0, "c", 1)
+		s.flow(0)
+		s.wantAnswer(c, Allowed)
+		s.wantCounted(a, true)
+	})
+}
+
+// TestARebuildingIsNotEndedByAListThatBeganTooEarly: what was on its way then may be missing.
+func TestARebuildingIsNotEndedByAListThatBeganTooEarly(t *testing.T) {
+	play(t, scriptConfig(1), func(s *script) {
+		a := s.asks(1, kClaim, 0, "a", 1)
+		s.flow(1)
+		pod := s.asks(1, kPod, 1, "p", 0)
+		s.flow(1)
+		s.persist(pod.r)
+		s.deleteLedger(0)
+		s.crash(s.replicas[1])
+		s.sees(0)
+		b := s.asks(0, kClaim, 0, "b", 1)
+		s.flow(0)
+		s.wantAnswer(b, Busy)
+		s.sees(0)
+		s.waits(33 * time.Second)
+		s.settles(0) // its pods are older than what the creation has recorded: it looks live
+		for _, step := range []string{"live 0", "live 1"} {
+			s.lets(0, step)
+		}
+		s.persist(a.r)
+		s.waits(8 * time.Second)
+		s.flow(0)
+		if !s.status().Rebuilding {
+			s.t.Error("want the ledger rebuilding still")
+		}
+	})
+}

@@ -11,6 +11,7 @@ const (
 	terms   = "quota/ledger/terms.go"
 	admit   = "quota/ledger/admit.go"
 	deny    = "quota/ledger/deny.go"
+	tally   = "quota/ledger/tally.go"
 	settle  = "quota/settle.go"
 	decide  = "quota/decide.go"
 	parse   = "quota/parse.go"
@@ -85,11 +86,10 @@ func versionMutations() []mutation {
 
 // ageMutations: when a hold may end unobserved.
 func ageMutations() []mutation {
-	const lean = "the-edge-of-age"
 	return []mutation{
-		one("age of 33 s", lean, account, "return ok && !begun.Before(at.Add(a.l.o.HoldAge))", "return ok && !begun.Before(at.Add(a.l.o.HoldAge*33/40))"),
+		byScript("TestAHoldOutlives", "age of 33 s", "the-edge-of-age", "quota/ledger/ledger.go", "	o.HoldAge = cmp.Or(o.HoldAge, DefaultHoldAge)\n", "	o.HoldAge = cmp.Or(o.HoldAge, DefaultHoldAge) * 33 / 40\n"),
 		byScript("TestW2", "age from a stalled cache", "two-replicas", plan, "	if versions, begun := a.l.live.newest(); !begun.IsZero() && cached.Version.AtLeast(versions) {\n		cached.begun = begun\n	}", "	cached.begun = a.l.o.Clock.Now()"),
-		one("age from any cache after a live list", "two-replicas", plan, "!begun.IsZero() && cached.Version.AtLeast(versions) {", "!begun.IsZero() && len(versions) > 0 {"),
+		byScript("TestACacheOlder", "age from any cache after a live list", "two-replicas", plan, "!begun.IsZero() && cached.Version.AtLeast(versions) {", "!begun.IsZero() && len(versions) > 0 {"),
 		one("age without a later observation", "two-replicas", plan, "p.a.aged(p.look.begun)", "p.a.aged(p.a.l.o.Clock.Now())"),
 		{"wall clock", []patch{
 			{plan, "	\"k8s.io/apimachinery/pkg/types\"\n", "	\"k8s.io/apimachinery/pkg/api/resource\"\n	\"k8s.io/apimachinery/pkg/types\"\n"},
@@ -149,7 +149,7 @@ func lifeMutations() []mutation {
 			{plan, "	if l.Rebuilding {\n", "	if l.Rebuilding || p.a.marked == p.base.UID && p.a.l.o.Clock.Now().Before(p.a.markedAt.Add(p.a.l.o.HoldAge)) {\n"},
 		}, "TestModel/^ledger-deleted$|TestW3"},
 		byScript("TestW3", "rebuilding ended by a cache", "ledger-deleted", plan, "p.look.source == SourceLive && p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
-		one("rebuilding ended by any live list", "ledger-deleted", plan, "p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
+		byScript("TestARebuildingIsNot", "rebuilding ended by any live list", "ledger-deleted", plan, "p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
 		one("owner reference", "quota-recreated", create, "	if !slices.Contains(l.Finalizers", `	l.OwnerReferences = []metav1.OwnerReference{{UID: l.Status.CRQUID}}
 	if !slices.Contains(l.Finalizers`),
 		one("remove without the resourceVersion", "quota-recreated", "quota/ledger/settle.go", "	err = l.store.Delete(ctx, stored)\n", `	if cur, err := l.store.GetLive(ctx, name); err == nil {
@@ -159,18 +159,21 @@ func lifeMutations() []mutation {
 `),
 		byScript("TestW7", "count nothing for a quota that is gone", "quota-recreated", plan, `seen.Quota == nil && base.Status.CRQUID != ""`, "false"),
 		one("create a ledger from the cache", "quota-recreated|ledger-deleted.*", create, "	o := s.Observe(a.name,", "	_ = s\n	o := a.l.view.Cached().Observe(a.name,"),
-		one("do not put own holds back", "ledger-deleted.*", account, "		out = append(out, *h.hold.DeepCopy())\n", ""),
+		byScript("TestALostLedger", "do not put own holds back", "ledger-deleted.*", account, "		out = append(out, *h.hold.DeepCopy())\n", ""),
 	}
 }
 
 // countMutations: what holds count.
 func countMutations() []mutation {
 	return []mutation{
-		byScript("TestW4", "merge pod holds by name", "extended-pods", decide, "case h.Kind == v1alpha1.HoldPod:", "case false:"),
+		{"merge pod holds by name", []patch{
+			{decide, "case h.Kind == v1alpha1.HoldPod:", "case false:"},
+			{tally, "(h.Kind == v1alpha1.HoldPod || ", "("},
+			{tally, "if h.Kind == v1alpha1.HoldClaim && !h.Advisory {", "if !h.Advisory {"},
+		}, "TestModel/^extended-pods$|TestW4"},
 		byScript("TestW4", "zero-excess claims without a hold", "extended-pods", plan, "	case own < 0 && p.full(e):\n", "	case own < 0 && len(quota.Positive(h.Charge)) == 0:\n	case own < 0 && p.full(e):\n"),
-		one("a scheduler's claim without a settle", "extended-pods", plan, `if p.behind || e.hold.PodUID != "" && p.look == nil {`, "if p.behind {"),
 		one("a scheduler's claim beside its pod for ever", "extended-pods", settle, "	h.Charge = Excess(h.Full, podCharge(h.PodUID, holds, o))\n", "	h.Charge = corev1.ResourceList{}\n"),
-		one("holds do not count", "two-replicas", decide, "sum := Add(l.Used, HoldSum(l.Holds, h.UID, &h, advisory))", "sum := Add(l.Used, h.Charge)"),
+		one("holds do not count", "two-replicas", tally, `quota.Add(l.Used, quota.HoldSum(l.Holds, "", nil, false))`, "quota.Copy(l.Used)"),
 		one("a lost answer counts as no hold", "two-replicas", commit, "	a.remember(stored.UID,", "	stored.Status.Holds = stored.Status.Holds[:len(stored.Status.Holds)-min(1, len(p.added))]\n	a.remember(stored.UID,"),
 	}
 }
