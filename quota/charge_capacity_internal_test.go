@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"math"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -114,6 +115,24 @@ func TestTimesIsExactAndNeverNegative(t *testing.T) {
 			if want := exact(t, test.want); got.Cmp(want) != 0 {
 				t.Errorf("%s: want %s, got %s", name, test.want, got.String())
 			}
+		}
+	}
+}
+
+func TestRoundingUpPassesInt64Exactly(t *testing.T) {
+	t.Parallel()
+	// Parsed quantities of 19 digits are no int64 inside; computed ones may be.
+	most := *resource.NewQuantity(math.MaxInt64, resource.DecimalSI)
+	for name, test := range map[string]struct {
+		low, step int64
+		want      string
+	}{
+		"step beyond int64": {0, 2, "9223372036854775808"}, "distance to min beyond int64": {-1, 3, "9223372036854775808"}, "on a step": {1, 2, "9223372036854775807"},
+	} {
+		got := inRange(most, &resourceapi.CapacityRequestPolicyRange{
+			Min: resource.NewQuantity(test.low, resource.DecimalSI), Step: resource.NewQuantity(test.step, resource.DecimalSI)})
+		if want := exact(t, test.want); got.Cmp(want) != 0 {
+			t.Errorf("%s: want %s, got %s", name, test.want, got.String())
 		}
 	}
 }
