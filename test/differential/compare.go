@@ -2,6 +2,7 @@ package differential
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,10 +49,27 @@ func sameNodes(a, b *corev1.NodeSelector) bool {
 	return true
 }
 
-// Diff compares two answers: the verdicts and, if both fit, the results.
+var deviceInError = regexp.MustCompile(`on (?:device )?"?([a-z.]+/[a-z0-9]+/[a-z0-9]+)`)
+
+// failedDevice returns the device on which an expression failed, if that is the answer.
+func failedDevice(a Answer) string {
+	if a.Verdict != Fails || a.Err == nil {
+		return ""
+	}
+	if m := deviceInError.FindStringSubmatch(a.Err.Error()); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// Diff compares two answers: the verdicts and, if both fit, the results; if both are errors, the
+// device on which an expression failed.
 func Diff(a, b Answer) string {
 	if a.Verdict != b.Verdict {
 		return a.String() + "\n  against\n" + b.String()
+	}
+	if x, y := failedDevice(a), failedDevice(b); x != y {
+		return a.String() + "\n  against, on another device,\n" + b.String()
 	}
 	if a.Verdict != Fits {
 		return ""
