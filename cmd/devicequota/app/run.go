@@ -331,7 +331,7 @@ func (i *instance) addServers(ctx context.Context) error {
 		}
 	}
 	if i.o.MetricsAddress != AddressOff {
-		config := &tls.Config{} //nolint:gosec // minTLS sets the version
+		config := &tls.Config{}
 		i.o.minTLS(config)
 		i.certs.Configure(config)
 		err := i.mgr.Add(&metricsServer{o: i.o, config: i.config, client: i.mgr.GetHTTPClient(), registry: i.registry,
