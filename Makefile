@@ -62,6 +62,22 @@ test-unit: ## Run the tests that need no control plane
 e2e: controlplane-all ## Run the tests beside the real kube-controller-manager and kube-scheduler
 	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -race -tags e2e -timeout 30m ./test/e2e/...
 
+.PHONY: test-differential
+test-differential: ## Compare the allocator with upstream's in 100,000 random cases
+	cd test/differential && $(GO) test -run '^TestDifferential$$' -v -timeout 120m . -cases 100000
+
+.PHONY: chaos
+chaos: controlplane ## Check the ledger's invariants under load and random faults, about 4 minutes
+	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -tags chaos -count=1 -v -timeout 15m ./test/chaos
+
+.PHONY: bench-admission
+bench-admission: controlplane ## Measure admission beside no quota, a bare webhook and native quota
+	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) run ./test/bench/admission -write docs/benchmarks.md
+
+.PHONY: bench-allocator
+bench-allocator: ## Measure the allocator beside upstream's
+	cd test/differential && $(GO) run ./bench -write ../../docs/benchmarks.md
+
 .PHONY: bench
 bench: ## Run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem $(UNIT)
