@@ -16,8 +16,8 @@ var ErrSteps = errors.New("search budget used up")
 
 // Defaults of Options.
 const (
-	// DefaultMaxSteps keeps the hardest searches below about two seconds of CPU time.
-	DefaultMaxSteps int64 = 4_000_000
+	// DefaultMaxSteps keeps the hardest searches at about two seconds of CPU time.
+	DefaultMaxSteps int64 = 2_000_000
 	// DefaultMaxCost is in CEL cost units; a unit takes at most about 0.2 µs of CPU time.
 	DefaultMaxCost uint64 = 10_000_000
 

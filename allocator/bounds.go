@@ -30,7 +30,7 @@ func (d *deep) promising(l *level, claim, request int, a *alternative, k int) bo
 			}
 		}
 	}
-	return d.flows(l, demands)
+	return d.sumsSuffice(l, demands) && d.flows(l, demands)
 }
 
 // demands collects what is left to do, with what each request can get. ok is false if a

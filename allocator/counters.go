@@ -8,9 +8,10 @@ import (
 // layout numbers the counters of a pool: the counter sets in the order of their slices, each
 // with its counters sorted by name.
 type layout struct {
-	sets   map[string]*counterSet
-	names  []string // "set/counter" per counter
-	totals []amount
+	sets     map[string]*counterSet
+	names    []string // "set/counter" per counter
+	counters []string // the name of each counter alone
+	totals   []amount
 }
 
 type counterSet struct {
@@ -56,6 +57,7 @@ func checkCounters(list []*slice, f poolFilter) (l *layout, invalid string) {
 			for _, name := range sortedKeys(set.Counters) {
 				added.counters[name] = len(l.totals)
 				l.names = append(l.names, set.Name+"/"+name)
+				l.counters = append(l.counters, name)
 				l.totals = append(l.totals, amountOf(set.Counters[name].Value))
 			}
 		}

@@ -28,6 +28,7 @@ type deep struct {
 	failed   map[string]struct{}
 	hasAdmin bool
 	flow     network
+	dims     dimensions
 	levels   []*level // by depth of the recursion
 	depth    int
 	// claimNumber is 1 + the number of the claim in progress.
@@ -87,6 +88,7 @@ func newDeep(ctx context.Context, s *search) (*deep, error) {
 	}
 	d.describe()
 	d.group()
+	d.newDimensions()
 	return d, nil
 }
 

@@ -22,7 +22,7 @@
 //
 // It first runs plainly, in exactly that order without anything else, for a few steps per device.
 // Nearly all calls end there. Otherwise it begins anew, in the same order, and leaves out what
-// provably fails (deep.go, kinds.go, bounds.go, supply.go):
+// provably fails (deep.go, kinds.go, bounds.go, supply.go, sums.go):
 //
 //   - Interchangeable devices. Devices get a trait: all that the call can tell of them (which
 //     alternatives may use them, what they consume of which capacity, the elements of the
@@ -46,7 +46,8 @@
 //     matchAttribute with which the claim could be served, and enough values for a
 //     distinctAttribute? Is there a flow that serves all remaining requests, each device once, a
 //     shared device as often as its capacity allows at best, a counter set as often as its least
-//     partition fits? Each is necessary for a solution: taking devices only takes away (of
+//     partition fits? Summed up over all devices, is enough left of each counter and of each
+//     shared capacity for the least that the requests can consume? Each is necessary for a solution: taking devices only takes away (of
 //     counters, capacity, values, compatibility groups), so what cannot be served now cannot be
 //     served later. Devices on which a selector fails count as usable.
 //
