@@ -540,3 +540,86 @@ func TestARebuildingIsNotEndedByAListThatBeganTooEarly(t *testing.T) {
 		}
 	})
 }
+
+// goes deletes the quota, and what Kubernetes would collect with it.
+func (s *script) goes() {
+	s.t.Helper()
+	o := s.quota(0)
+	s.ends(o.uid)
+	s.remove(kCRQ, o.uid)
+	if l := s.ledgers[quotaName(0)]; l != nil && len(l.OwnerReferences) > 0 {
+		s.removeLedger(quotaName(0))
+	}
+	s.rest()
+}
+
+// removes asks a replica to remove the ledger.
+func (s *script) removes(rep int) {
+	s.t.Helper()
+	l, ctx := s.replicas[rep].ledger, s.replicas[rep].ctx
+	s.bg[rep]++
+	go func() {
+		_, _, _ = l.Remove(ctx, quotaName(0))
+		s.mu.Lock()
+		s.bg[rep]--
+		s.mu.Unlock()
+	}()
+	s.rest()
+}
+
+// TestAQuotaRecreatedMeanwhileFindsTheHolds: garbage collection would lose them.
+func TestAQuotaRecreatedMeanwhileFindsTheHolds(t *testing.T) {
+	play(t, scriptConfig(1), func(s *script) {
+		a := s.asks(0, kClaim, 0, "a", 1)
+		s.flow(0)
+		s.wantAnswer(a, Allowed)
+		s.goes()
+		s.changeQuota(0, 1)
+		s.sees(0, kCRQ)
+		b := s.asks(0, kClaim, 0, "b", 1)
+		s.flow(0)
+		s.wantAnswer(b, Busy)
+		s.wantCounted(a, true)
+	})
+}
+
+// TestALedgerAdoptedMeanwhileIsNotRemoved: removal is of one version only.
+func TestALedgerAdoptedMeanwhileIsNotRemoved(t *testing.T) {
+	play(t, scriptConfig(1), func(s *script) {
+		s.goes()
+		s.removes(0)
+		s.lets(0, "get quota")
+		s.lets(0, "get ledger")
+		s.changeQuota(0, 1)
+		s.sees(1, kCRQ)
+		a := s.asks(1, kClaim, 0, "a", 1)
+		s.flow(1)
+		s.wantAnswer(a, Allowed)
+		s.flow(0)
+		s.wantCounted(a, true)
+	})
+}
+
+// TestALedgerIsCreatedFromALiveObservation: a stalled cache lacks what exists, and the first
+// ledger of a young quota has no mark that would wait for it.
+func TestALedgerIsCreatedFromALiveObservation(t *testing.T) {
+	play(t, scriptConfig(1), func(s *script) {
+		a := s.asks(1, kClaim, 0, "a", 1)
+		s.flow(1)
+		s.persist(a.r)
+		s.sees(1, kClaim)
+		s.settles(1)
+		s.flow(1)
+		s.goes()
+		s.removes(1)
+		s.flow(1)
+		if s.ledgers[quotaName(0)] != nil {
+			s.t.Error("want the ledger removed")
+		}
+		s.changeQuota(0, 1)
+		s.sees(0, kCRQ)
+		b := s.asks(0, kClaim, 0, "b", 1)
+		s.flow(0)
+		s.wantAnswer(b, Denied)
+	})
+}

@@ -8,7 +8,6 @@ const (
 	commit  = "quota/ledger/commit.go"
 	create  = "quota/ledger/create.go"
 	observe = "quota/ledger/observer.go"
-	terms   = "quota/ledger/terms.go"
 	admit   = "quota/ledger/admit.go"
 	deny    = "quota/ledger/deny.go"
 	tally   = "quota/ledger/tally.go"
@@ -80,7 +79,6 @@ func versionMutations() []mutation {
 		byScript("TestW8", "settle by a live list older than the own cache", "relabels|everything.*", plan, "	return live.Version[quota.Namespaces] >=", "	return true || live.Version[quota.Namespaces] >="),
 		one("charge by an older quota than the ledger's", "keys-come-and-go", plan, "		return outdated\n", "		return held\n"),
 		byScript("TestANewKey", "new limits without a settle", "keys-come-and-go", plan, "	default:\n		p.behind = must\n", "	default:\n		_ = must\n		p.next.Status = quota.Adopt(*l, cached.Quota)\n"),
-		one("settle by an older quota than the ledger's", "keys-come-and-go|limits-change|relabels|everything.*", terms, "	return ordered(o.Quota, l) >= 0", "	return true"),
 	}
 }
 
@@ -150,15 +148,15 @@ func lifeMutations() []mutation {
 		}, "TestModel/^ledger-deleted$|TestW3"},
 		byScript("TestW3", "rebuilding ended by a cache", "ledger-deleted", plan, "p.look.source == SourceLive && p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
 		byScript("TestARebuildingIsNot", "rebuilding ended by any live list", "ledger-deleted", plan, "p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
-		one("owner reference", "quota-recreated", create, "	if !slices.Contains(l.Finalizers", `	l.OwnerReferences = []metav1.OwnerReference{{UID: l.Status.CRQUID}}
+		byScript("TestAQuotaRecreated", "owner reference", "quota-recreated", create, "	if !slices.Contains(l.Finalizers", `	l.OwnerReferences = []metav1.OwnerReference{{UID: l.Status.CRQUID}}
 	if !slices.Contains(l.Finalizers`),
-		one("remove without the resourceVersion", "quota-recreated", "quota/ledger/settle.go", "	err = l.store.Delete(ctx, stored)\n", `	if cur, err := l.store.GetLive(ctx, name); err == nil {
+		byScript("TestALedgerAdopted", "remove without the resourceVersion", "quota-recreated", "quota/ledger/settle.go", "	err = l.store.Delete(ctx, stored)\n", `	if cur, err := l.store.GetLive(ctx, name); err == nil {
 		stored = cur
 	}
 	err = l.store.Delete(ctx, stored)
 `),
 		byScript("TestW7", "count nothing for a quota that is gone", "quota-recreated", plan, `seen.Quota == nil && base.Status.CRQUID != ""`, "false"),
-		one("create a ledger from the cache", "quota-recreated|ledger-deleted.*", create, "	o := s.Observe(a.name,", "	_ = s\n	o := a.l.view.Cached().Observe(a.name,"),
+		byScript("TestALedgerIsCreated", "create a ledger from the cache", "quota-recreated|ledger-deleted.*", create, "	o := s.Observe(a.name,", "	_ = s\n	o := a.l.view.Cached().Observe(a.name,"),
 		byScript("TestALostLedger", "do not put own holds back", "ledger-deleted.*", account, "		out = append(out, *h.hold.DeepCopy())\n", ""),
 	}
 }
