@@ -18,6 +18,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/devicequota/devicequota/test/harness"
@@ -137,7 +138,9 @@ func TestInstall(t *testing.T) {
 	second.waitReady(t)
 	admits(t, cp)
 	projected(t, cp)
-	observed(t, cp, first)
+	pods(t, cp)
+	moved(t, cp)
+	observed(t, cp, first, second)
 
 	t.Run("certificates are renewed under load", func(t *testing.T) { renew(t, cp) })
 
@@ -167,12 +170,13 @@ func TestInstall(t *testing.T) {
 		fourth.waitReady(t)
 		second.terminate(t)
 		under.end(t, "upgrade with both pods replaced")
-		if !strings.Contains(third.log.String(), `"admitted"`) {
-			t.Error("the new log level is not in use")
-		}
 		first, second = third, fourth
 	})
 	admits(t, cp)
+	// The API server keeps its connections, so not every replica is asked.
+	if !strings.Contains(first.log.String()+second.log.String(), `"admitted"`) {
+		t.Error("the new log level is not in use")
+	}
 
 	t.Run("a replica is killed under load", func(t *testing.T) {
 		under := startLoad(t, cp, "load")
@@ -286,4 +290,56 @@ func renew(t *testing.T, cp *harness.ControlPlane) {
 		t.Errorf("caBundle has %d authorities, want 2", n)
 	}
 	under.end(t, "renewal of certificate and authority")
+}
+
+// pods checks pods that refer to a claim and to a template, early.
+func pods(t *testing.T, cp *harness.ControlPlane) {
+	t.Helper()
+	ctx := t.Context()
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "a1", Name: "three"}}
+	template.Spec.Spec = claim("a1", "", 3).Spec
+	create(t, cp, template, claim("a1", "made", 2))
+	if err := cp.Client.Create(ctx, pod("a1", "fits", "made")); err != nil {
+		t.Errorf("a pod with a claim that is charged already: %v", err)
+	}
+	big := pod("a1", "big")
+	big.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimTemplateName: &template.Name}}
+	if err := cp.Client.Create(ctx, big); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota: a") {
+		t.Errorf("a pod whose template does not fit now: %v", err)
+	}
+	never := template.DeepCopy()
+	never.Name, never.ResourceVersion, never.Spec.Spec = "never", "", claim("a1", "", 5).Spec
+	if err := cp.Client.Create(ctx, never); !apierrors.IsForbidden(err) {
+		t.Errorf("a template that never fits: %v", err)
+	}
+	for _, o := range []client.Object{pod("a1", "fits"), template, claim("a1", "made", 2)} {
+		if err := cp.Client.Delete(ctx, o, client.GracePeriodSeconds(0)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// moved takes a project out of the quota, and back in.
+func moved(t *testing.T, cp *harness.ControlPlane) {
+	t.Helper()
+	label := func(team string) {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a2"}}
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"`+team+`"}}}`))
+		if err := cp.Client.Patch(t.Context(), ns, patch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	label("none")
+	seen := func(want bool) func(ctx context.Context) error {
+		return func(ctx context.Context) error {
+			err := cp.Client.Get(ctx, client.ObjectKey{Namespace: "a2", Name: "a"}, &quotav1.AppliedClusterResourceQuota{})
+			if (err == nil) != want {
+				return fmt.Errorf("the project sees the quota: want %v, got %w", want, err)
+			}
+			return nil
+		}
+	}
+	eventually(t, time.Minute, seen(false))
+	label("a")
+	eventually(t, time.Minute, seen(true))
 }

@@ -207,10 +207,20 @@ func series(families map[string]*io_prometheus_client.MetricFamily) map[string][
 
 // observed checks that every series that an alert or a panel asks for is exported by the
 // running manager. Of labels whose values appear with rare events only the name is checked.
-func observed(t *testing.T, cp *harness.ControlPlane, r *replica) {
+func observed(t *testing.T, cp *harness.ControlPlane, replicas ...*replica) {
 	t.Helper()
-	families := scrape(t, cp, r)
-	have, all := series(families), queries(t)
+	have, all := series(nil), queries(t)
+	for _, r := range replicas {
+		families := scrape(t, cp, r)
+		for name, f := range families {
+			if strings.HasPrefix(name, "devicequota_") && f.GetHelp() == "" {
+				t.Errorf("%s has no help", name)
+			}
+		}
+		for name, found := range series(families) {
+			have[name] = append(have[name], found...)
+		}
+	}
 	rare := map[string]bool{"decision": true, "result": true}
 	for _, where := range sorted(all) {
 		found := selectors(all[where])
@@ -232,11 +242,6 @@ func observed(t *testing.T, cp *harness.ControlPlane, r *replica) {
 			}) {
 				t.Errorf("%s: the manager exports no %v; it has %v", where, v, have[v.name])
 			}
-		}
-	}
-	for name, f := range families {
-		if strings.HasPrefix(name, "devicequota_") && f.GetHelp() == "" {
-			t.Errorf("%s has no help", name)
 		}
 	}
 }
