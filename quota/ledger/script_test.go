@@ -570,8 +570,8 @@ func (s *script) removes(rep int) {
 // TestAQuotaRecreatedMeanwhileFindsTheHolds: garbage collection would lose them.
 func TestAQuotaRecreatedMeanwhileFindsTheHolds(t *testing.T) {
 	play(t, scriptConfig(1), func(s *script) {
-		a := s.asks(0, kClaim, 0, "a", 1)
-		s.flow(0)
+		a := s.asks(1, kClaim, 0, "a", 1)
+		s.flow(1)
 		s.wantAnswer(a, Allowed)
 		s.goes()
 		s.changeQuota(0, 1)

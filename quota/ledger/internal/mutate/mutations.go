@@ -170,7 +170,7 @@ func countMutations() []mutation {
 			{tally, "if h.Kind == v1alpha1.HoldClaim && !h.Advisory {", "if !h.Advisory {"},
 		}, "TestModel/^extended-pods$|TestW4"},
 		byScript("TestW4", "zero-excess claims without a hold", "extended-pods", plan, "	case own < 0 && p.full(e):\n", "	case own < 0 && len(quota.Positive(h.Charge)) == 0:\n	case own < 0 && p.full(e):\n"),
-		one("a scheduler's claim beside its pod for ever", "extended-pods", settle, "	h.Charge = Excess(h.Full, podCharge(h.PodUID, holds, o))\n", "	h.Charge = corev1.ResourceList{}\n"),
+		byScript("TestW4", "a scheduler's claim beside its pod for ever", "extended-pods", settle, "	h.Charge = Excess(h.Full, podCharge(h.PodUID, holds, o))\n", "	h.Charge = corev1.ResourceList{}\n"),
 		one("holds do not count", "two-replicas", tally, `quota.Add(l.Used, quota.HoldSum(l.Holds, "", nil, false))`, "quota.Copy(l.Used)"),
 		one("a lost answer counts as no hold", "two-replicas", commit, "	a.remember(stored.UID,", "	stored.Status.Holds = stored.Status.Holds[:len(stored.Status.Holds)-min(1, len(p.added))]\n	a.remember(stored.UID,"),
 	}
