@@ -78,7 +78,7 @@ func (inv *Inventory) reached(requests [][]*request) func(node string) bool {
 	full := uint64(1)<<len(list) - 1
 	everywhere, byNode := uint64(0), map[string]uint64{}
 	byDriver := map[string][]*alternative{} // the alternatives whose selectors allow the driver
-	inv.pools.all(func(key string, p *pool) bool {
+	inv.pools.all(func(_ string, p *pool) bool {
 		allowed, known := byDriver[p.driver]
 		if !known {
 			allowed = allowing(list, p.driver)

@@ -71,7 +71,7 @@ func newPool(key string, all []*slice, complete *content, old *pool) *pool {
 	generations := sortedKeys(byGeneration)
 	slices.Reverse(generations)
 	for _, g := range generations {
-		p.generations = append(p.generations, old.sameContent(g, byGeneration[g]))
+		p.generations = append(p.generations, old.contentOf(g, byGeneration[g]))
 	}
 	if newest := p.generations[0]; newest.usable() {
 		p.complete = newest
@@ -79,12 +79,12 @@ func newPool(key string, all []*slice, complete *content, old *pool) *pool {
 	return p
 }
 
-// sameContent returns the old pool's content of the generation if the slices are the same,
-// with all that it remembers, else a new one. old may be nil.
-func (old *pool) sameContent(generation int64, list []*slice) *content {
+// contentOf returns the pool's content of the generation if the slices are the same, with all
+// that it remembers, else a new one. p may be nil.
+func (p *pool) contentOf(generation int64, list []*slice) *content {
 	slices.SortFunc(list, func(a, b *slice) int { return cmp.Compare(a.api.Name, b.api.Name) })
-	if old != nil {
-		for _, c := range old.generations {
+	if p != nil {
+		for _, c := range p.generations {
 			if c.generation == generation && slices.Equal(c.slices, list) {
 				return c
 			}

@@ -46,7 +46,7 @@ func TestTreeIsASortedMap(t *testing.T) {
 		key := fmt.Sprint(r.IntN(300))
 		before := tr.len()
 		old, had := tr.get(key)
-		next := tr
+		var next *tree[int]
 		if r.IntN(3) == 0 {
 			next = tr.remove(key)
 			delete(want, key)
