@@ -287,6 +287,9 @@ func TestW4TheSchedulersClaimIsHeldThoughItsPodPaysForIt(t *testing.T) {
 		if got := s.count(); got != 1 {
 			s.t.Errorf("want pod and claim to count 1, got %d", got)
 		}
+		s.sees(1, kPod)
+		s.settles(1)
+		s.flow(1) // the pod's own hold ends
 		s.persist(claim.r)
 		s.delete(pod.r)
 		s.sees(1, kPod)
