@@ -54,6 +54,12 @@ const (
 	// ClassWithoutCEL: a class selector without expression is noticed only, by a panic, when
 	// a device is tried.
 	ClassWithoutCEL
+	// ObsoleteSelector: a node selector that cannot be parsed is an error also in a slice that a
+	// newer generation replaces.
+	ObsoleteSelector
+	// LateValidation: claims that the API server would reject are noticed in passing, after
+	// expressions of other requests were evaluated.
+	LateValidation
 
 	lastBug
 )
@@ -64,7 +70,7 @@ const (
 	AllBugs      = lastBug - 1
 )
 
-var bugNames = []string{"P1", "P2", "P3", "P4", "P4-capacity", "P5", "P8", "P9", "P11", "P13", "P15", "counter-cache", "140802", "141216", "141091", "141118", "count-zero", "class-without-cel"}
+var bugNames = []string{"P1", "P2", "P3", "P4", "P4-capacity", "P5", "P8", "P9", "P11", "P13", "P15", "counter-cache", "140802", "141216", "141091", "141118", "count-zero", "class-without-cel", "obsolete-selector", "late-validation"}
 
 // String lists the names.
 func (b Bugs) String() string {

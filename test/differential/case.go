@@ -14,6 +14,8 @@ import (
 type Case struct {
 	// Seed generated the case; zero for cases written by hand.
 	Seed uint64
+	// Wild cases contain what the API server would reject.
+	Wild bool
 	// Features are the feature gates, by upstream's names.
 	Features structured.Features
 	// Classes are all device classes, sorted by name.
@@ -47,7 +49,7 @@ func (c *Case) class(name string) *resourceapi.DeviceClass {
 
 // Clone returns a deep copy.
 func (c *Case) Clone() *Case {
-	out := &Case{Seed: c.Seed, Features: c.Features}
+	out := &Case{Seed: c.Seed, Wild: c.Wild, Features: c.Features}
 	for _, class := range c.Classes {
 		out.Classes = append(out.Classes, class.DeepCopy())
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -59,8 +60,8 @@ func TestDifferentialAtTheLimit(t *testing.T) {
 func compareAll(t *testing.T, cases uint64, generate func(seed uint64) *Case, budget int64) {
 	y := &tally{counts: map[string]int{}}
 	var group sync.WaitGroup
-	const workers = 2
-	for w := range uint64(workers) {
+	workers := uint64(runtime.GOMAXPROCS(0))
+	for w := range workers {
 		group.Go(func() {
 			for i := w; i < cases; i += workers {
 				for _, problem := range differ(generate(*firstFlag+i), budget, y) {
@@ -130,9 +131,12 @@ func differ(c *Case, budget int64, y *tally) (problems []string) {
 			complain(node, "enumeration - against ours +:\n%s", d)
 		}
 		if d := Diff(mine, deep.Allocate(node, c.Claims)); d != "" {
-			if late := deep.Allocate(node, c.Claims); mine.Verdict == Fails && onTheWay(c, node, right, late) {
+			switch late := deep.Allocate(node, c.Claims); {
+			case mine.Verdict == Fails && onTheWay(c, node, right, late):
 				y.add("deep search: error on the way (%s)", late.Verdict)
-			} else {
+			case right.OnTheWay && mine.Verdict == Fails && late.Verdict == Fails:
+				y.add("deep search: error on the way, on another device")
+			default:
 				complain(node, "ours - against ours, deep from the start +:\n%s", d)
 			}
 		}

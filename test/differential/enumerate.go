@@ -123,6 +123,11 @@ func (e *enumeration) prepare() (unfit bool, err error) {
 	if e.pools, err = e.c.pools(e.node, e.bugs); err != nil {
 		return false, err
 	}
+	if !e.bugs.Has(LateValidation) {
+		if err := e.c.malformed(e.bugs); err != nil {
+			return false, err
+		}
+	}
 	for _, p := range e.pools {
 		if p.usable() {
 			e.usable = append(e.usable, p.devices...)

@@ -95,6 +95,10 @@ func (c *Case) concerns(bug Bugs, nodes int) bool {
 		return counters && nodes > 1
 	case P9:
 		return missing
+	case LateValidation:
+		return c.malformed(NoBugs) != nil
+	case CountZero, ClassWithoutCEL, ObsoleteSelector, I141118:
+		return c.Wild
 	case P13:
 		return len(c.Allocated) > 0
 	default:

@@ -35,6 +35,7 @@ type gen struct {
 func Generate(seed uint64) *Case {
 	g := &gen{Rand: rand.New(rand.NewPCG(seed, 0x6471)), c: &Case{Seed: seed}, budget: 12}
 	g.wild = g.p(6)
+	g.c.Wild = g.wild
 	g.features()
 	g.drivers = []string{"a.example.com", "b.example.com"}[:1+g.weighted(65, 35)]
 	g.nodes()

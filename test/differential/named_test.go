@@ -212,6 +212,7 @@ func sliceBugs() []named {
 		build: func() *Case {
 			c := NewCase(Default137()).AddPool("n0", "p", Dev("d0")).AddPool("n0", "p", Dev("d1")).AddClaim(Want("r", 2))
 			c.Slices[0].Name, c.Slices[0].Spec.Pool.ResourceSliceCount = "a", 2
+			c.Wild = true
 			c.Slices[1].Name, c.Slices[1].Spec.Pool.ResourceSliceCount = "b", 3
 			return c
 		},

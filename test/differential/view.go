@@ -94,6 +94,7 @@ func hasGroups(s *resourceapi.ResourceSlice) bool {
 func (c *Case) pools(node *corev1.Node, bugs Bugs) ([]*poolView, error) {
 	type id struct{ driver, pool string }
 	own := map[id][]*resourceapi.ResourceSlice{}
+	failed := map[*resourceapi.ResourceSlice]error{}
 	for _, local := range []bool{true, false} { // the node's own slices come first
 		for _, s := range c.Slices {
 			name := deref(s.Spec.NodeName)
@@ -108,7 +109,7 @@ func (c *Case) pools(node *corev1.Node, bugs Bugs) ([]*poolView, error) {
 			}
 			ok, err := targets(node, s)
 			if err != nil {
-				return nil, fmt.Errorf("node selection of slice %s: %w", s.Name, err)
+				failed[s] = fmt.Errorf("node selection of slice %s: %w", s.Name, err)
 			}
 			if !ok {
 				continue
@@ -120,6 +121,12 @@ func (c *Case) pools(node *corev1.Node, bugs Bugs) ([]*poolView, error) {
 			case s.Spec.Pool.Generation == known[0].Spec.Pool.Generation:
 				own[key] = append(known, s)
 			}
+		}
+	}
+	for s, err := range failed {
+		newest := own[id{s.Spec.Driver, s.Spec.Pool.Name}]
+		if bugs.Has(ObsoleteSelector) || len(newest) == 0 || newest[0].Spec.Pool.Generation <= s.Spec.Pool.Generation {
+			return nil, err
 		}
 	}
 	var out []*poolView
