@@ -349,11 +349,10 @@ func TestOutagesAreErrorsAndOverloadIsBusy(t *testing.T) {
 		cancel  bool
 		busy    bool
 	}{
-		"store fails":                        {broken: errors.New("no quorum")},
-		"store fails and the deadline nears": {broken: errors.New("no quorum"), timeout: 5 * time.Millisecond, busy: true},
-		"api server throttles":               {broken: ErrThrottled, timeout: 3 * time.Second, busy: true},
-		"ledger changes all the time":        {broken: ErrConflict, timeout: 3 * time.Second, busy: true},
-		"caller is gone":                     {broken: ErrThrottled, cancel: true},
+		"store fails":                 {broken: errors.New("no quorum")},
+		"api server throttles":        {broken: ErrThrottled, timeout: 3 * time.Second, busy: true},
+		"ledger changes all the time": {broken: ErrConflict, timeout: 3 * time.Second, busy: true},
+		"caller is gone":              {broken: ErrThrottled, cancel: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
@@ -381,7 +380,6 @@ func TestOutagesAreErrorsAndOverloadIsBusy(t *testing.T) {
 	}
 }
 
-// slowly lets each write take d.
 func TestRequestsThatWaitShareOneWriteInArrivalOrder(t *testing.T) {
 	inWorld(t, Options{MaxBatch: 16}, 1, 30, func(t *testing.T, w *world, l *Ledger) {
 		w.slow = 10 * time.Millisecond
