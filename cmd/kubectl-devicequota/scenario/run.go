@@ -1,0 +1,183 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/devicequota/devicequota/cmd/kubectl-devicequota/sim"
+	"github.com/devicequota/devicequota/webhooks"
+)
+
+// Outcome is how a scenario ended.
+type Outcome struct {
+	Scenario *Scenario
+	Elapsed  time.Duration
+	// Failure is nil when everything was as expected.
+	Failure *Failure
+}
+
+// Failure is the step that was not as expected.
+type Failure struct {
+	// Step from 1.
+	Step int
+	Verb string
+	// Line in the scenario's file.
+	Line int
+	// Lines say what was expected ("-") and what was found ("+").
+	Lines []string
+}
+
+// String returns the failure as text of several lines.
+func (f *Failure) String() string {
+	return strings.Join(f.Lines, "\n")
+}
+
+// Run plays the scenario. The error tells that ctx ended.
+func Run(ctx context.Context, s *Scenario) (Outcome, error) {
+	begun := time.Now()
+	out := Outcome{Scenario: s}
+	cluster, err := sim.New(sim.Options{
+		AdminAccess: webhooks.AdminAccessPolicy(s.Options.AdminAccess), MayUseAdminAccess: s.Options.MayUseAdminAccess,
+		OpenShift: s.Options.Platform == "openshift",
+	})
+	if err != nil {
+		return out, err
+	}
+	for i := range s.Steps {
+		step := &s.Steps[i]
+		lines, err := take(ctx, cluster, step)
+		if ctx.Err() != nil {
+			return out, ctx.Err()
+		}
+		if err != nil {
+			lines = append(lines, "error: "+err.Error())
+		}
+		if len(lines) > 0 {
+			out.Failure = &Failure{Step: i + 1, Verb: step.verb, Line: step.line, Lines: lines}
+			break
+		}
+	}
+	out.Elapsed = time.Since(begun)
+	return out, nil
+}
+
+// take takes one step and returns what is not as expected.
+func take(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error) {
+	switch step.verb {
+	case verbApply:
+		objects := make([]runtime.Object, len(step.objects))
+		for i, d := range step.objects {
+			objects[i] = d.Object.DeepCopyObject()
+		}
+		return nil, c.Apply(ctx, objects...)
+	case verbCreate, verbUpdate:
+		return requests(ctx, c, step)
+	case verbDelete:
+		t := step.Delete
+		r, err := c.Delete(ctx, sim.Ref{APIVersion: t.APIVersion, Kind: t.Kind, Namespace: t.namespace(), Name: t.Name})
+		if err != nil {
+			return nil, err
+		}
+		return step.Expect.result(&r), nil
+	case verbAllocate:
+		return allocate(ctx, c, step)
+	}
+	return usage(ctx, c, step.Usage)
+}
+
+func (t *Target) namespace() string {
+	if t.Namespace == "" && namespaced(t.Kind) {
+		return "default"
+	}
+	return t.Namespace
+}
+
+// requests creates or updates the step's objects; each must be as expected.
+func requests(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error) {
+	user := sim.User(step.As, step.AsGroups)
+	for _, d := range step.objects {
+		ask := c.Create
+		if step.verb == verbUpdate {
+			ask = c.Update
+		}
+		r, err := ask(ctx, d.Object.DeepCopyObject(), user)
+		if err != nil {
+			return nil, err
+		}
+		if lines := step.Expect.result(&r); len(lines) > 0 {
+			return append([]string{r.Object.String() + ":"}, lines...), nil
+		}
+	}
+	return nil, nil
+}
+
+func allocate(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error) {
+	a := step.Allocate
+	namespace, n, _ := strings.Cut(a.Claim, "/")
+	key := types.NamespacedName{Namespace: namespace, Name: n}
+	switch {
+	case a.Claim == "":
+		done, err := c.Allocate(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return step.Expect.allocation(&done), nil
+	case a.Release:
+		return nil, c.Release(ctx, key)
+	}
+	var results []resourceapi.DeviceRequestAllocationResult
+	for _, d := range a.Devices {
+		r := resourceapi.DeviceRequestAllocationResult{Request: d.Request, Driver: d.Driver, Pool: d.Pool, Device: d.Device,
+			ConsumedCapacity: d.ConsumedCapacity, AdminAccess: d.AdminAccess}
+		if len(d.ConsumedCapacity) > 0 {
+			id := types.UID(fmt.Sprintf("00000000-0000-4000-a000-%012x", len(results)+1))
+			r.ShareID = &id
+		}
+		results = append(results, r)
+	}
+	return nil, c.SetAllocation(ctx, key, results, a.ReservedFor)
+}
+
+// allocation compares what the allocator did; lists are complete.
+func (e *Expect) allocation(done *sim.Allocation) []string {
+	if e == nil {
+		return nil
+	}
+	var lines []string
+	allocated, pending := []string{}, []string{}
+	for _, key := range done.Allocated {
+		allocated = append(allocated, key.String())
+	}
+	for _, p := range done.Pending {
+		pending = append(pending, p.Claim.String())
+	}
+	compare := func(what string, want *[]string, got []string) {
+		if want == nil {
+			return
+		}
+		sorted := slices.Sorted(slices.Values(*want))
+		slices.Sort(got)
+		if !slices.Equal(sorted, got) {
+			lines = append(lines, diff(what, strings.Join(sorted, ", "), strings.Join(got, ", "))...)
+		}
+	}
+	compare("allocated", e.Allocated, allocated)
+	compare("pending", e.Pending, pending)
+	if len(lines) > 0 {
+		for _, p := range done.Pending {
+			lines = append(lines, fmt.Sprintf("pending %s: %s", p.Claim, p.Why))
+		}
+	}
+	return lines
+}
+
+func diff(what, want, got string) []string {
+	return []string{"- " + what + ": " + want, "+ " + what + ": " + got}
+}
