@@ -170,14 +170,7 @@ func TestLoweringTheLimitBelowUseEvictsNothingAndDeniesMore(t *testing.T) {
 	tn := newTenant(t, 1, hard(string(gpuKey), "3"))
 	create(t, claim(tn.namespaces[0], "three", "gpu.nvidia.com", 3))
 	tn.wantUsed(hard(string(gpuKey), "3"))
-	q := tn.quota(nil)
-	if err := cp.Client.Get(t.Context(), client.ObjectKeyFromObject(q), q); err != nil {
-		t.Fatal(err)
-	}
-	q.Spec.Quota.Hard = hard(string(gpuKey), "1")
-	if err := cp.Client.Update(t.Context(), q); err != nil {
-		t.Fatalf("lower the limit below use: %v", err)
-	}
+	tn.annotate(nil, hard(string(gpuKey), "1"))
 	wantDenied(t, cp.Client.Create(t.Context(), claim(tn.namespaces[0], "more", "gpu.nvidia.com", 1)), "used: "+string(gpuKey)+"=3", "limited: "+string(gpuKey)+"=1")
 	tn.wantUsed(hard(string(gpuKey), "3"))
 	if err := cp.Client.Delete(t.Context(), claim(tn.namespaces[0], "three", "gpu.nvidia.com", 3)); err != nil {
