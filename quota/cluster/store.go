@@ -121,11 +121,8 @@ func (s *Store) Get(_ context.Context, name string) (*v1alpha1.DeviceLedger, err
 func (s *Store) GetLive(ctx context.Context, name string) (*v1alpha1.DeviceLedger, error) {
 	l := &v1alpha1.DeviceLedger{}
 	err := s.o.Client.Get(ctx, client.ObjectKey{Name: name}, l)
-	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("%q: %w", name, ledger.ErrNotFound)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("read of ledger %q: %w", name, err)
+		return nil, mapError(err, name, "read")
 	}
 	s.learn(l)
 	return l, nil
@@ -136,11 +133,8 @@ func (s *Store) Create(ctx context.Context, l *v1alpha1.DeviceLedger) (*v1alpha1
 	l = l.DeepCopy()
 	l.UID, l.ResourceVersion = "", ""
 	err := s.o.Client.Create(ctx, l)
-	if apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("%q: %w", l.Name, ledger.ErrConflict)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("creation of ledger %q: %w", l.Name, err)
+		return nil, mapError(err, l.Name, "creation")
 	}
 	s.learn(l)
 	return l, nil
@@ -187,8 +181,10 @@ func mapError(err error, name, what string) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%q: %w", name, ledger.ErrNotFound)
-	case apierrors.IsConflict(err):
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("%q: %w", name, ledger.ErrConflict)
+	case apierrors.IsTooManyRequests(err):
+		return fmt.Errorf("%s of ledger %q: %w: %w", what, name, ledger.ErrThrottled, err)
 	default:
 		return fmt.Errorf("%s of ledger %q: %w", what, name, err)
 	}

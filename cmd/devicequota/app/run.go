@@ -239,6 +239,9 @@ func (i *instance) addReconcilers(ctx context.Context) error {
 	usage := cluster.NewUsage(cluster.UsageOptions{
 		View: i.view, Store: i.store, Ledger: i.ledger, Projection: projection,
 		Recorder: i.mgr.GetEventRecorder("devicequota"), Log: logger.WithName("usage")})
+	if err := i.registry.Register(cluster.NewCollector(i.view, projection)); err != nil {
+		return err
+	}
 	if err := addAll(i.mgr, projection, usage); err != nil || i.o.Allocation == AllocationOff {
 		return err
 	}
