@@ -64,7 +64,11 @@ e2e: controlplane-all ## Run the tests beside the real kube-controller-manager a
 
 .PHONY: test-differential
 test-differential: ## Compare the allocator with upstream's in 100,000 random cases
-	cd test/differential && $(GO) test -run '^TestDifferential$$' -v -timeout 120m . -cases 100000
+	cd test/differential && $(GO) test -run '^TestDifferential' -v -timeout 180m . -cases 100000 -hard 5000
+
+.PHONY: test-mutations
+test-mutations: ## Break one rule of the ledger at a time; the model test must catch each
+	$(GO) run ./quota/ledger/internal/mutate
 
 .PHONY: chaos
 chaos: controlplane ## Check the ledger's invariants under load and random faults, about 4 minutes
