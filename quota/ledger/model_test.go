@@ -469,12 +469,11 @@ func (m *model) clusterActions(add func(int, func())) {
 
 func (m *model) quotaActions(add func(int, func()), q int) {
 	o := m.quota(q)
-	switch {
-	case o == nil:
+	if o == nil {
 		if m.c.recreate {
 			add(8, func() { m.changeQuota(q, int64(1+m.n(int(m.c.hard)+1))) })
 		}
-	default:
+	} else {
 		if m.c.hardChange {
 			add(1, func() { m.changeQuota(q, int64(1+m.n(int(m.c.hard)+1))) })
 		}
