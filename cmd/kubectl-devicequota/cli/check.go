@@ -32,6 +32,8 @@ type checkOptions struct {
 	namespace   string
 	user        string
 	groups      []string
+	live        bool
+	progress    *progress
 }
 
 const checkExample = `  # Would the claim be admitted by the quota, on these devices?
@@ -60,12 +62,13 @@ func newCheck(o *options) *cobra.Command {
 	f.StringSliceVarP(&c.files, "filename", "f", nil, "files, folders or - to read; repeat it for more")
 	f.BoolVarP(&c.recursive, "recursive", "R", false, "read the sub-folders of folders, too")
 	f.BoolVar(&c.allocate, "allocate", false, "let the embedded allocator allocate each admitted claim")
-	f.StringVarP(&c.namespace, "namespace", "n", "default", "namespace of objects that name none")
+	f.StringVarP(&c.namespace, "namespace", "n", "", "namespace of objects that name none")
 	f.StringVar(&c.user, "as", "", "user who asks; an administrator by default")
 	f.StringSliceVar(&c.groups, "as-group", nil, "groups of that user")
 	f.StringVar(&c.platform, "platform", "kubernetes", "kubernetes or openshift")
 	f.StringVar(&c.adminAccess, "admin-access", string(webhooks.AdminAccessWarn), "Allow, Warn or Deny, as the manager's option")
 	f.StringSliceVar(&c.mayAdmin, "may-use-admin-access", nil, "users who may ask for adminAccess")
+	c.addLive(cmd)
 	o.addOutput(cmd, "wide", "json", "yaml", "name")
 	_ = cmd.MarkFlagRequired("filename")
 	return cmd
@@ -89,28 +92,11 @@ func (c *checkOptions) simOptions() (sim.Options, error) {
 }
 
 func (c *checkOptions) run(ctx context.Context) error {
-	so, err := c.simOptions()
-	if err != nil {
-		return err
-	}
 	p := newProgress(c.ErrOut)
 	defer p.done()
-	reader, err := input.NewReader()
-	if err != nil {
-		return err
-	}
-	set, err := reader.Read(c.files, input.Options{Recursive: c.recursive, Stdin: c.In,
-		Progress: func(n int) { p.show("read %d objects", n) }})
-	if err != nil {
-		return err
-	}
-	cluster, err := sim.New(so)
-	if err != nil {
-		return err
-	}
+	c.progress = p
 	r := report.New()
-	r.Summary.Skipped = len(set.Skipped)
-	asked, err := c.build(ctx, cluster, set.Documents, r)
+	cluster, asked, err := c.load(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -125,6 +111,37 @@ func (c *checkOptions) run(ctx context.Context) error {
 		return errNo
 	}
 	return nil
+}
+
+// load reads the input, makes a cluster of it, or of the one that is asked with --live, and
+// returns the objects that are asked about.
+func (c *checkOptions) load(ctx context.Context, r *report.Report) (*sim.Cluster, []input.Document, error) {
+	so, err := c.simOptions()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.setDefaultNamespace(); err != nil {
+		return nil, nil, err
+	}
+	reader, err := input.NewReader()
+	if err != nil {
+		return nil, nil, err
+	}
+	set, err := reader.Read(c.files, input.Options{Recursive: c.recursive, Stdin: c.In,
+		Progress: func(n int) { c.progress.show("read %d objects", n) }})
+	if err != nil {
+		return nil, nil, err
+	}
+	r.Summary.Skipped = len(set.Skipped)
+	if c.live {
+		return c.loadLive(ctx, so, set.Documents, r)
+	}
+	cluster, err := sim.New(so)
+	if err != nil {
+		return nil, nil, err
+	}
+	asked, err := c.build(ctx, cluster, set.Documents, r)
+	return cluster, asked, err
 }
 
 // build makes the cluster of what is one and returns the objects that are asked about. Quotas
@@ -157,10 +174,11 @@ func (c *checkOptions) build(ctx context.Context, cluster *sim.Cluster, document
 		return nil, err
 	}
 	for _, d := range quotas {
-		result, err := cluster.Create(ctx, d.Object, sim.User("", nil))
-		if err == nil && result.Reason == "AlreadyExists" {
-			result, err = cluster.Update(ctx, d.Object, sim.User("", nil))
+		ask := cluster.Create
+		if cluster.Exists(d.Object) {
+			ask = cluster.Update
 		}
+		result, err := ask(ctx, d.Object, sim.User("", nil))
 		if err != nil {
 			return nil, at(&d, err)
 		}
@@ -168,7 +186,9 @@ func (c *checkOptions) build(ctx context.Context, cluster *sim.Cluster, document
 			r.Add(&result)
 		}
 	}
-	c.unknownNamespaces(asked, namespaces)
+	if !c.live {
+		c.unknownNamespaces(asked, namespaces)
+	}
 	return asked, nil
 }
 
@@ -208,7 +228,11 @@ func (c *checkOptions) admit(ctx context.Context, cluster *sim.Cluster, asked []
 			return err
 		}
 		d := &asked[i]
-		result, err := cluster.Create(ctx, d.Object, user)
+		ask := cluster.Create
+		if c.live && cluster.Exists(d.Object) {
+			ask = cluster.Update // what is applied again costs nothing new
+		}
+		result, err := ask(ctx, d.Object, user)
 		if err != nil {
 			return at(d, err)
 		}

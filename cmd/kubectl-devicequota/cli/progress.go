@@ -30,8 +30,11 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-// show says how far it is.
+// show says how far it is. A nil progress says nothing.
 func (p *progress) show(format string, args ...any) {
+	if p == nil {
+		return
+	}
 	now := time.Now()
 	if p.w == nil || now.Sub(p.begun) < progressAfter || now.Sub(p.last) < progressEvery {
 		return

@@ -35,6 +35,7 @@ var errNo = errors.New("no")
 // options are what all commands share.
 type options struct {
 	genericiooptions.IOStreams
+	// config is set for commands that ask a cluster.
 	config  *genericclioptions.ConfigFlags
 	version string
 	output  string
@@ -61,7 +62,7 @@ func Run(ctx context.Context, args []string, version string, streams genericioop
 }
 
 func newCommand(version string, streams genericiooptions.IOStreams) *cobra.Command {
-	o := &options{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), version: version}
+	o := &options{IOStreams: streams, version: version}
 	cmd := &cobra.Command{
 		Use:   "kubectl-devicequota",
 		Short: "Ask whether devices fit their quotas, and why not",
@@ -78,7 +79,7 @@ func newCommand(version string, streams genericiooptions.IOStreams) *cobra.Comma
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w\nsee '%s --help'", err, c.CommandPath())
 	})
-	cmd.AddCommand(newCheck(o), newTest(o), newVersion(o))
+	cmd.AddCommand(newCheck(o), newTest(o), newExplain(o), newVersion(o))
 	return cmd
 }
 

@@ -99,7 +99,7 @@ func (c *Cluster) Create(ctx context.Context, obj runtime.Object, user authentic
 func (c *Cluster) create(ctx context.Context, obj runtime.Object, user authenticationv1.UserInfo) (*attempt, error) {
 	c.clock.advance(time.Second)
 	obj = obj.DeepCopyObject()
-	a := &attempt{user: user, op: admissionv1.Create, obj: obj, Result: Result{Object: refOf(obj), Allowed: true, Code: http.StatusCreated}}
+	a := &attempt{user: user, op: admissionv1.Create, obj: obj, Result: Result{Object: RefOf(obj), Allowed: true, Code: http.StatusCreated}}
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (c *Cluster) create(ctx context.Context, obj runtime.Object, user authentic
 	if err := c.admit(ctx, a); err != nil || !a.Allowed {
 		return a, err
 	}
-	if c.exists(a.obj) {
+	if c.Exists(a.obj) {
 		a.refuse(http.StatusConflict, metav1.StatusReasonAlreadyExists, fmt.Sprintf("%s %q already exists", routeOf(obj).resource, m.GetName()))
 		c.clock.advance(2 * time.Minute) // the hold is taken for an object that never comes
 		return a, c.settleAll(ctx)
@@ -304,8 +304,8 @@ func (c *Cluster) keep(ctx context.Context, a *attempt) error {
 	return c.settleAll(ctx)
 }
 
-// exists tells whether an object of the kind and name is stored already.
-func (c *Cluster) exists(obj runtime.Object) bool { return c.stored(refOf(obj)) != nil }
+// Exists tells whether an object of the kind and name is stored already.
+func (c *Cluster) Exists(obj runtime.Object) bool { return c.stored(RefOf(obj)) != nil }
 
 // stored returns the object, nil when there is none.
 func (c *Cluster) stored(r Ref) runtime.Object {

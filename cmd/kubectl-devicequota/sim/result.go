@@ -122,8 +122,8 @@ func nameOf(obj runtime.Object) string {
 	return ""
 }
 
-// refOf names the object.
-func refOf(obj runtime.Object) Ref {
+// RefOf names the object.
+func RefOf(obj runtime.Object) Ref {
 	gvk := obj.GetObjectKind().GroupVersionKind()
 	r := Ref{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind}
 	if m, err := meta.Accessor(obj); err == nil {

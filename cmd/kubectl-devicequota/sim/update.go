@@ -25,7 +25,7 @@ import (
 // Update asks for the object's replacement as the user. The status stays what it is.
 func (c *Cluster) Update(ctx context.Context, obj runtime.Object, user authenticationv1.UserInfo) (Result, error) {
 	c.clock.advance(time.Second)
-	ref := refOf(obj)
+	ref := RefOf(obj)
 	a := &attempt{user: user, op: admissionv1.Update, Result: Result{Object: ref, Allowed: true, Code: http.StatusOK}}
 	old := c.stored(ref)
 	if old == nil {

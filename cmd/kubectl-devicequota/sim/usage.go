@@ -94,3 +94,31 @@ func (c *Cluster) ClaimOf(obj runtime.Object) (*resourceapi.ResourceClaim, error
 	}
 	return nil, nil
 }
+
+// Placement is where a claim would be allocated.
+type Placement struct {
+	// Node is empty when there is none.
+	Node    string
+	Devices []resourceapi.DeviceRequestAllocationResult
+	// Unfit tells why there is none; Why is for errors, such as a selector that fails.
+	Unfit *allocator.Unfit
+	Why   string
+}
+
+// Place returns where the embedded allocator would allocate the claim now.
+func (c *Cluster) Place(ctx context.Context, claim *resourceapi.ResourceClaim) (Placement, error) {
+	a, err := allocator.New(c.Inventory(), allocator.StateOf(c.Claims(), c.o.Allocator.Features), c.o.Allocator)
+	if err != nil {
+		return Placement{}, err
+	}
+	fit, err := a.Choose(ctx, []*resourceapi.ResourceClaim{claim}, allocator.FirstFit)
+	switch {
+	case ctx.Err() != nil:
+		return Placement{}, ctx.Err()
+	case err != nil:
+		return Placement{Why: err.Error()}, nil
+	case fit.Node != nil && len(fit.Result.Allocations) == 1:
+		return Placement{Node: fit.Node.Name, Devices: fit.Result.Allocations[0].Devices.Results}, nil
+	}
+	return Placement{Unfit: fit.Result.Unfit}, nil
+}

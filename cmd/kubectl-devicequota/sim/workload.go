@@ -41,7 +41,7 @@ type workload struct {
 // expand returns the pods that controllers would make for the object; ok is false when it is no
 // workload.
 func (c *Cluster) expand(obj runtime.Object) (pods []*corev1.Pod, ok bool, err error) {
-	ref := refOf(obj)
+	ref := RefOf(obj)
 	w := workload{names: func(i int) string { return fmt.Sprintf("%s-%d", ref.Name, i) }}
 	var nodes []string
 	switch o := obj.(type) {
@@ -110,7 +110,7 @@ func (c *Cluster) nodesFor(template *corev1.PodTemplateSpec) []string {
 // createWorkload creates the pods of a workload, one after the other. All are tried, as their
 // controllers do.
 func (c *Cluster) createWorkload(ctx context.Context, obj runtime.Object, pods []*corev1.Pod) (Result, error) {
-	ref := refOf(obj)
+	ref := RefOf(obj)
 	r := Result{Object: ref, Allowed: true, Code: 201, Pods: &Pods{}}
 	key := types.NamespacedName{Namespace: ref.Kind + "/" + ref.Namespace, Name: ref.Name}
 	c.made[key] = nil
