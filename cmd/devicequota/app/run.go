@@ -282,7 +282,7 @@ func (i *instance) addWebhooks(context.Context) error {
 		MaxInFlight: i.o.MaxInFlight, Timeout: i.o.WebhookTimeout, ClaimControllers: i.o.ClaimControllers,
 	}
 	for path, hook := range webhooks.Webhooks(deps, options) {
-		i.mgr.GetWebhookServer().Register(path, hook)
+		i.mgr.GetWebhookServer().Register(path, i.draining.leave(hook))
 	}
 	return nil
 }
