@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/devicequota/devicequota/allocator"
+	"github.com/devicequota/devicequota/cmd/kubectl-devicequota/input"
 	"github.com/devicequota/devicequota/cmd/kubectl-devicequota/report"
 	"github.com/devicequota/devicequota/cmd/kubectl-devicequota/sim"
 	"github.com/devicequota/devicequota/quota"
@@ -70,7 +71,7 @@ type explainOptions struct {
 func newExplain(o *options) *cobra.Command {
 	e := &explainOptions{&checkOptions{options: o, adminAccess: "Warn", platform: "kubernetes"}}
 	cmd := &cobra.Command{
-		Use:   "explain -f FILE|DIR|- [NAME...]",
+		Use:   "explain [-f FILE|DIR|-] [NAME...]",
 		Short: "Explain what a claim costs, which devices could serve it, and why not",
 		Long: "Explain for each ResourceClaim and ResourceClaimTemplate of the input, or those of the given names:\n" +
 			"what it costs each quota and by which rule, which devices could serve each request, where it would\n" +
@@ -86,7 +87,6 @@ func newExplain(o *options) *cobra.Command {
 	f.StringVar(&e.platform, "platform", "kubernetes", "kubernetes or openshift")
 	e.addLive(cmd)
 	o.addOutput(cmd, "json", "yaml")
-	_ = cmd.MarkFlagRequired("filename")
 	cmd.AddCommand(newExplainDenial(o))
 	return cmd
 }
@@ -95,7 +95,7 @@ func (e *explainOptions) explain(ctx context.Context, names []string) error {
 	if !slices.Contains([]string{"", "json", "yaml"}, e.output) {
 		return fmt.Errorf("output %q: want json or yaml", e.output)
 	}
-	cluster, asked, err := e.load(ctx, report.New())
+	cluster, asked, err := e.asked(ctx, names)
 	if err != nil {
 		return err
 	}
@@ -132,6 +132,37 @@ func (e *explainOptions) explain(ctx context.Context, names []string) error {
 		}
 	}
 	return nil
+}
+
+// asked returns the claims of the input, or those of the cluster when there is no input. Claims
+// with an allocation are part of the cluster.
+func (e *explainOptions) asked(ctx context.Context, names []string) (*sim.Cluster, []input.Document, error) {
+	if len(e.files) == 0 && (!e.live || len(names) == 0) {
+		return nil, nil, errors.New("nothing to explain: give -f, or --live with the names of claims")
+	}
+	cluster, asked, err := e.load(ctx, report.New())
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range asked {
+		claim, err := cluster.ClaimOf(asked[i].Object)
+		if err != nil {
+			return nil, nil, at(&asked[i], err)
+		}
+		if claim != nil && claim.Status.Allocation != nil && asked[i].Object.GetObjectKind().GroupVersionKind().Kind == "ResourceClaim" {
+			if err := cluster.Apply(ctx, asked[i].Object.DeepCopyObject()); err != nil {
+				return nil, nil, at(&asked[i], err)
+			}
+		}
+	}
+	if len(e.files) == 0 {
+		for _, claim := range cluster.Claims() {
+			if claim.Namespace == e.namespace {
+				asked = append(asked, input.Document{Object: claim, File: "cluster"})
+			}
+		}
+	}
+	return cluster, asked, nil
 }
 
 func explainClaim(ctx context.Context, c *sim.Cluster, claim *resourceapi.ResourceClaim, ref sim.Ref) (Explanation, error) {
@@ -197,7 +228,9 @@ func explainQuota(ctx context.Context, c *sim.Cluster, claim *resourceapi.Resour
 	for _, key := range quota.SortedKeys(charge.Amounts) {
 		amount, used, hard := charge.Amounts[key], u.Used[key], q.Hard[key]
 		sum := used.DeepCopy()
-		sum.Add(amount)
+		if !c.Counts(claim) {
+			sum.Add(amount)
+		}
 		k := Key{Key: key, Charge: amount.String(), Used: used.String(), Hard: hard.String(), Fits: sum.Cmp(hard) <= 0, Rules: []string{}}
 		for _, r := range charge.Rules {
 			if r.Key == key {

@@ -79,7 +79,7 @@ func newCommand(version string, streams genericiooptions.IOStreams) *cobra.Comma
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w\nsee '%s --help'", err, c.CommandPath())
 	})
-	cmd.AddCommand(newCheck(o), newTest(o), newExplain(o), newVersion(o))
+	cmd.AddCommand(newCheck(o), newTest(o), newExplain(o), newUsage(o), newDoctor(o), newVersion(o))
 	return cmd
 }
 

@@ -59,8 +59,9 @@ type Snapshot struct {
 	Ledgers map[string]*v1alpha1.DeviceLedger
 	// Notes say what could not be read, and what that means.
 	Notes []string
-	// Member tells that quotas were read as a project sees them.
-	Member bool
+	// Member tells that quotas were read as a project sees them: Applied.
+	Member  bool
+	Applied []quotav1.AppliedClusterResourceQuota
 }
 
 // Load reads everything that decides about claims in the namespace, as far as the user may;
@@ -190,6 +191,7 @@ func (r *Reader) quotas(ctx context.Context, s *Snapshot, namespace string) erro
 		return err
 	}
 	s.Notes = append(s.Notes, fmt.Sprintf("you may not list ClusterResourceQuotas: limits are what project %q is shown, less what others use", namespace))
+	s.Applied = applied
 	for i := range applied {
 		s.Objects = append(s.Objects, asQuota(&applied[i], namespace))
 	}

@@ -164,6 +164,7 @@ func (c *Cluster) applyDevices(obj runtime.Object) error {
 		if err == nil {
 			s.stampLocked(slice, nil, quota.Slices)
 			s.builder.SetSlice(slice)
+			s.slices[slice.Name] = slice
 		}
 		return err
 	case "DeviceTaintRule":

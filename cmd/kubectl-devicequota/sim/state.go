@@ -63,6 +63,7 @@ type state struct {
 	objects   map[types.UID]*object
 	names     map[name]*object
 	templates map[types.NamespacedName]*resourceapi.ResourceClaimTemplate
+	slices    map[string]*resourceapi.ResourceSlice
 	gone      map[types.UID]bool
 }
 
@@ -73,6 +74,7 @@ func newState(o Options, c *virtual) *state {
 		crqs: map[string]*quotav1.ClusterResourceQuota{}, accounts: map[string]*account{},
 		objects: map[types.UID]*object{}, names: map[name]*object{},
 		templates: map[types.NamespacedName]*resourceapi.ResourceClaimTemplate{}, gone: map[types.UID]bool{},
+		slices: map[string]*resourceapi.ResourceSlice{},
 	}
 	for _, namespace := range o.Exempt {
 		s.exempt[namespace] = true

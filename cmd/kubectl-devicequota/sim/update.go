@@ -182,6 +182,7 @@ func (c *Cluster) remove(ref Ref) bool {
 	case "ResourceSlice":
 		s.changedLocked(quota.Slices)
 		s.builder.DeleteSlice(ref.Name)
+		delete(s.slices, ref.Name)
 	case "DeviceTaintRule":
 		s.changedLocked(quota.Slices)
 		s.builder.DeleteTaintRule(ref.Name)

@@ -56,6 +56,9 @@ func (c *Cluster) Usage(ctx context.Context, n string) (Usage, error) {
 	return u, nil
 }
 
+// CRQ returns the quota itself; it must not be modified.
+func (u *Usage) CRQ() *quotav1.ClusterResourceQuota { return u.crq }
+
 // Projected returns what the project is shown of the quota; false when it is shown nothing.
 func (u *Usage) Projected(namespace string) (*quotav1.AppliedClusterResourceQuota, bool) {
 	if _, covered := u.ByNamespace[namespace]; !covered {
@@ -75,6 +78,17 @@ func (c *Cluster) Charger() *quota.Charger { return c.state.Charger() }
 
 // Inventory is the present devices.
 func (c *Cluster) Inventory() *allocator.Inventory { return c.state.inventory() }
+
+// Slices returns all slices, sorted by name; they must not be modified.
+func (c *Cluster) Slices() []*resourceapi.ResourceSlice {
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	var out []*resourceapi.ResourceSlice
+	for _, n := range slices.Sorted(maps.Keys(c.state.slices)) {
+		out = append(out, c.state.slices[n])
+	}
+	return out
+}
 
 // Claims returns all claims in the order of their creation; they must not be modified.
 func (c *Cluster) Claims() []*resourceapi.ResourceClaim { return c.state.claims() }
