@@ -18,7 +18,10 @@ func TestConcurrentUse(t *testing.T) {
 		group.Go(func() {
 			for range 20 {
 				n := 0
-				for range a.Nodes(t.Context(), claims) {
+				for _, err := range a.Nodes(t.Context(), claims) {
+					if err != nil {
+						t.Error(err)
+					}
 					n++
 				}
 				if n != 4 {

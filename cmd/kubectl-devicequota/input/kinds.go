@@ -90,9 +90,7 @@ func (r *Reader) versions(kind string) []string {
 			out = append(out, gvk.GroupVersion().String())
 		}
 	}
-	slices.SortFunc(out, func(a, b string) int {
-		return cmpVersions(a, b)
-	})
+	slices.SortFunc(out, cmpVersions)
 	return out
 }
 

@@ -147,7 +147,7 @@ func TestBadScenariosAreNamedByFileAndLine(t *testing.T) {
 		"two verbs":            {head + "- usage: {quota: q}\n  delete: {kind: Pod, name: p}\n", ":5: step 1 has 2 verbs (delete, usage)"},
 		"no verb":              {head + "- as: alice\n", ":5: step 1 has 0 verbs"},
 		"unknown field":        {head + "- usage: {quota: q}\n- usage:\n    qouta: q\n", `:7: unknown field "steps[1].usage.qouta"`},
-		"unknown object field": {head + "- create:\n    apiVersion: v1\n    kind: Pod\n    spec: {contianers: []}\n", `:8: Pod: unknown field "spec.contianers"`},
+		"unknown object field": {head + "- create:\n    apiVersion: v1\n    kind: Pod\n    spec: {bodies: []}\n", `:8: Pod: unknown field "spec.bodies"`},
 		"no steps":             {"apiVersion: devicequota.io/v1alpha1\nkind: Scenario\nmetadata: {name: s}\n", "steps: at least one is required"},
 		"no name":              {"apiVersion: devicequota.io/v1alpha1\nkind: Scenario\nsteps: [{usage: {quota: q}}]\n", "metadata.name is required"},
 		"another version":      {"apiVersion: devicequota.io/v9\nkind: Scenario\n", `:1: apiVersion "devicequota.io/v9": want devicequota.io/v1alpha1`},
