@@ -27,7 +27,7 @@ func build(o options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(work)
+	defer func() { _ = os.RemoveAll(work) }() // a temporary folder that stays is no failure
 	if err := os.RemoveAll(o.out); err != nil {
 		return "", err
 	}

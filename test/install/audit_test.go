@@ -57,7 +57,7 @@ func (a *auditLog) check(t *testing.T, cp *harness.ControlPlane) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	refused := map[string]bool{}

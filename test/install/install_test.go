@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -257,31 +258,45 @@ func projected(t *testing.T, cp *harness.ControlPlane) {
 	}
 }
 
+func tlsSecret(ctx context.Context, cp *harness.ControlPlane) (*corev1.Secret, error) {
+	s := &corev1.Secret{}
+	err := cp.Client.Get(ctx, client.ObjectKey{Namespace: harness.Namespace, Name: "devicequota-tls"}, s)
+	return s, err
+}
+
 // renew renews certificate and authority, as the manager does by itself every few years,
 // while claims are created.
 func renew(t *testing.T, cp *harness.ControlPlane) {
 	t.Helper()
-	ctx := t.Context()
 	under := startLoad(t, cp, "load")
 	for _, part := range []string{"tls.crt", "ca.key"} {
-		old, err := certificateAt(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		var old []byte
 		eventually(t, 10*time.Second, func(ctx context.Context) error {
-			s := &corev1.Secret{}
-			if err := cp.Client.Get(ctx, client.ObjectKey{Namespace: harness.Namespace, Name: "devicequota-tls"}, s); err != nil {
+			s, err := tlsSecret(ctx, cp)
+			if err != nil {
 				return err
 			}
+			old = s.Data["tls.crt"]
 			delete(s.Data, part)
 			return cp.Client.Update(ctx, s)
 		})
 		eventually(t, 2*time.Minute, func(ctx context.Context) error {
-			got, err := certificateAt(ctx)
-			if err == nil && bytes.Equal(got, old) {
-				err = errors.New("the old certificate is served")
+			s, err := tlsSecret(ctx, cp)
+			if err == nil && (len(s.Data["tls.crt"]) == 0 || bytes.Equal(s.Data["tls.crt"], old)) {
+				err = errors.New("the certificate is not renewed")
 			}
-			return err
+			if err != nil {
+				return err
+			}
+			block, _ := pem.Decode(s.Data["tls.crt"])
+			for range 4 { // all replicas are asked in turn
+				if got, err := certificateAt(ctx); err != nil {
+					return err
+				} else if !bytes.Equal(got, block.Bytes) {
+					return errors.New("the renewed certificate is not served everywhere")
+				}
+			}
+			return nil
 		})
 	}
 	n := under.count()

@@ -2,7 +2,6 @@ package install
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -67,10 +66,11 @@ func startLoad(t *testing.T, cp *harness.ControlPlane, ns string) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{cancel: cancel}
-	for w := range 4 {
+	for range 4 {
 		l.done.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				c := claim(ns, fmt.Sprintf("load-%d-%d", w, i), 1)
+			for ctx.Err() == nil {
+				c := claim(ns, "", 1)
+				c.GenerateName = "load-" // an earlier load may have left some behind
 				err := cp.Client.Create(ctx, c)
 				if err == nil {
 					err = cp.Client.Delete(ctx, c)

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -54,20 +55,13 @@ func TestTheManagerTakesEveryRenderedConfiguration(t *testing.T) {
 			}
 			for _, p := range pod.Containers[0].Ports {
 				for port, address := range map[string]string{"webhooks": o.WebhookAddress, "health": o.HealthAddress, "metrics": o.MetricsAddress} {
-					if p.Name == port && !strings.HasSuffix(address, ":"+itoa(p.ContainerPort)) {
+					if p.Name == port && !strings.HasSuffix(address, ":"+strconv.Itoa(int(p.ContainerPort))) {
 						t.Errorf("port %s is %d, the manager binds %s", port, p.ContainerPort, address)
 					}
 				}
 			}
 		})
 	}
-}
-
-func itoa(n int32) string {
-	if n < 10 {
-		return string(rune('0' + n))
-	}
-	return itoa(n/10) + string(rune('0'+n%10))
 }
 
 // TestEveryFlagIsAValue fails when the manager has a flag that no value sets.
