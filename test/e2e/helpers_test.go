@@ -106,6 +106,11 @@ func (tn *tenant) wantUsed(want corev1.ResourceList) {
 	})
 }
 
+func (tn *tenant) ledger(ctx context.Context) (*v1alpha1.DeviceLedger, error) {
+	l := &v1alpha1.DeviceLedger{}
+	return l, cp.Client.Get(ctx, client.ObjectKey{Name: tn.name}, l)
+}
+
 func poll(ctx context.Context, f func(ctx context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
