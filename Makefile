@@ -50,8 +50,8 @@ test-nested: controlplane ## Run the tests of the nested modules (fixed seeds)
 	@for module in $(NESTED); do \
 		pattern=./...; \
 		if [ "$$module" = test/controlplane ]; then pattern=.; fi; \
-		echo "(cd $$module && $(GO) test -timeout 20m $$pattern)"; \
-		(cd "$$module" && KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -timeout 20m $$pattern); \
+		echo "(cd $$module && $(GO) test -count=1 -timeout 20m $$pattern)"; \
+		(cd "$$module" && KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -count=1 -timeout 20m $$pattern); \
 	done
 
 .PHONY: test-unit
