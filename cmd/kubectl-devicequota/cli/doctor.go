@@ -97,9 +97,15 @@ func (d *doctorOptions) findings(ctx context.Context) ([]live.Finding, error) {
 	}
 	out := []live.Finding{{Level: live.Info, Check: "version", Object: "kubectl-devicequota", Message: app.Version(d.version)}}
 	if len(d.files) > 0 {
-		cluster, _, err := d.load(ctx, report.New())
+		r := report.New()
+		cluster, _, err := d.load(ctx, r)
 		if err != nil {
 			return nil, err
+		}
+		for i := range r.Items {
+			if !r.Items[i].Allowed {
+				out = append(out, live.Finding{Level: live.Error, Check: "key", Object: r.Items[i].Object.String(), Message: r.Items[i].Message})
+			}
 		}
 		found, err := quotas(ctx, cluster)
 		return append(out, append(found, pools(cluster.Slices())...)...), err

@@ -141,7 +141,7 @@ func (r *Reader) object(text []byte, s source, set *Set, depth int) []error {
 		Items []stdjson.RawMessage `json:"items"`
 	}
 	if err := json.UnmarshalCaseSensitivePreserveInts(text, &h); err != nil {
-		return []error{s.error("", plain(err))}
+		return []error{s.error(fieldOf(err), plain(err))}
 	}
 	if strings.HasSuffix(h.Kind, "List") {
 		if err := json.UnmarshalCaseSensitivePreserveInts(text, &list); err != nil {
@@ -224,12 +224,7 @@ func (r *Reader) strict(text []byte, gvk schema.GroupVersionKind, s source) (run
 	}
 	unknown, err := json.UnmarshalStrict(text, obj)
 	if err != nil {
-		var wrong *stdjson.UnmarshalTypeError
-		path := ""
-		if errors.As(err, &wrong) {
-			path = wrong.Field
-		}
-		return nil, []error{s.error(path, fmt.Errorf("%s: %w", gvk.Kind, plain(err)))}
+		return nil, []error{s.error(fieldOf(err), fmt.Errorf("%s: %w", gvk.Kind, plain(err)))}
 	}
 	var errs []error
 	for _, u := range unknown {
@@ -247,14 +242,23 @@ func (r *Reader) strict(text []byte, gvk schema.GroupVersionKind, s source) (run
 	return obj, nil
 }
 
+// fieldOf returns the field that a type error is about, "" when it names none.
+func fieldOf(err error) string {
+	var wrong *stdjson.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		return wrong.Field
+	}
+	return ""
+}
+
 // plain says in words of manifests, not of Go, what is wrong with a value.
 func plain(err error) error {
 	var wrong *stdjson.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field != "" {
-		return fmt.Errorf("%s: a %s is not what belongs there", wrong.Field, wrong.Value)
+		return fmt.Errorf("%s: a JSON %s is not what belongs there", wrong.Field, wrong.Value)
 	}
 	if errors.As(err, &wrong) {
-		return fmt.Errorf("a %s is no Kubernetes object", wrong.Value)
+		return fmt.Errorf("a JSON %s is no Kubernetes object", wrong.Value)
 	}
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 }
