@@ -127,14 +127,14 @@ func differ(c *Case, budget int64, y *tally) (problems []string) {
 		}
 		if right.Verdict == GivesUp {
 			y.add("enumeration: %s", right.Verdict)
-		} else if d := Diff(right, mine); d != "" && !onTheWay(c, node, right, mine) {
+		} else if d := Diff(right, mine); d != "" && !onTheWay(c, node, right, mine) && !anotherError(c, node, right, mine) {
 			complain(node, "enumeration - against ours +:\n%s", d)
 		}
 		if d := Diff(mine, deep.Allocate(node, c.Claims)); d != "" {
 			switch late := deep.Allocate(node, c.Claims); {
 			case mine.Verdict == Fails && onTheWay(c, node, right, late):
 				y.add("deep search: error on the way (%s)", late.Verdict)
-			case right.OnTheWay && mine.Verdict == Fails && late.Verdict == Fails:
+			case mine.Verdict == Fails && anotherError(c, node, right, late):
 				y.add("deep search: error on the way, on another device")
 			default:
 				complain(node, "ours - against ours, deep from the start +:\n%s", d)
@@ -160,6 +160,38 @@ func onTheWay(c *Case, node *corev1.Node, right, mine Answer) bool {
 	return Diff(NewReference(c, NoBugs, lenientBudget).Lenient().Allocate(node), mine) == ""
 }
 
+// anotherError reports whether both answers are errors that a search meets on the way, only on
+// different devices, because ours goes another way once the search gets long; and an expression of
+// the claims does fail on the device that ours names.
+func anotherError(c *Case, node *corev1.Node, right, mine Answer) bool {
+	if !right.OnTheWay || mine.Verdict != Fails {
+		return false
+	}
+	e := NewReference(c, NoBugs, referenceBudget).enumerationFor(node)
+	if _, err := e.prepare(); err != nil {
+		return false
+	}
+	for _, d := range e.usable {
+		if d.key.String() != failedDevice(mine) {
+			continue
+		}
+		for _, a := range slices.Concat(slices.Concat(e.alts...)...) {
+			if a.dead {
+				continue
+			}
+			if _, err := a.selectable(c, node, d); err != nil {
+				return true
+			}
+			for name := range a.derived {
+				if _, err := a.attribute(d, name); err != nil {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // difference explains why upstream's answer is another one, or says that nothing explains it.
 func difference(c *Case, nodes []*corev1.Node, theirs, mine Answer, y *tally) string {
 	switch theirs.Verdict {
@@ -180,9 +212,12 @@ func difference(c *Case, nodes []*corev1.Node, theirs, mine Answer, y *tally) st
 	}
 	bugs, known := Explain(c, nodes, theirs, explainBudget)
 	node := nodes[len(nodes)-1]
-	if known && bugs == NoBugs && onTheWay(c, node, NewReference(c, NoBugs, explainBudget).Allocate(node), mine) {
-		y.add("difference: error on the way (upstream %s, ours %s)", theirs.Verdict, mine.Verdict)
-		return ""
+	if known && bugs == NoBugs {
+		right := NewReference(c, NoBugs, explainBudget).Allocate(node)
+		if onTheWay(c, node, right, mine) || anotherError(c, node, right, mine) {
+			y.add("difference: error on the way (upstream %s, ours %s)", theirs.Verdict, mine.Verdict)
+			return ""
+		}
 	}
 	if !known || bugs == NoBugs {
 		return fmt.Sprintf("no known bug explains upstream - against ours +:\n%s", d)
