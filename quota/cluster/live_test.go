@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 
 	quotav1 "github.com/openshift/api/quota/v1"
@@ -21,7 +22,8 @@ import (
 // server answers reads from a simulation's objects, which may be ahead of the index.
 type server struct {
 	client.WithWatch
-	s *simulation
+	mu sync.Mutex // protects following: reads come in parallel
+	s  *simulation
 	// between runs once, after the first list of metadata of claims: what happens then is
 	// newer than the list.
 	between func()
@@ -29,6 +31,8 @@ type server struct {
 }
 
 func (v *server) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	version := fmt.Sprint(v.s.version)
 	switch l := list.(type) {
 	case *quotav1.ClusterResourceQuotaList:
@@ -65,6 +69,8 @@ func (v *server) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 }
 
 func (v *server) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.full++
 	name := key.Namespace + "/" + key.Name
 	switch o := obj.(type) {

@@ -294,17 +294,22 @@ func (m *model) quiesce() {
 		}
 		l := m.replicas[0].ledger
 		for range 4 {
+			synctest.Wait()
+			m.mu.Lock()
 			for _, r := range m.replicas {
 				for r.ledgerPos < len(m.ledgerL) {
 					r.advanceLedger()
 				}
 			}
+			m.mu.Unlock()
 			if _, err := l.Settle(m.replicas[0].ctx, name, nil); err != nil {
 				m.fail("3 stuck: quiet, but %s cannot be settled: %v", name, err)
 			}
+			synctest.Wait()
 			m.checkCaches(name)
 			m.sleep(m.c.age)
 		}
+		synctest.Wait()
 		stored := m.ledgers[name]
 		want := m.snapshot().Observe(name, nil, nil).Used
 		if stored == nil {

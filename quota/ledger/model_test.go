@@ -144,7 +144,7 @@ func (m *model) fail(format string, args ...any) {
 func newModel(c modelConfig, r *rand.Rand) *model {
 	m := &model{c: c, rand: r, known: map[string]*limits{}, spans: map[types.UID][]span{}, observed: map[string]quota.Vector{},
 		bg: map[int]int{}, removing: map[int]bool{}, verdicts: map[*delivery]Verdict{}, held: map[string]bool{}, faulted: map[int]bool{}, stats: map[string]int{}}
-	o := Options{HoldAge: c.age, Rand: rand.NewPCG(1, 2)}
+	o := Options{HoldAge: c.age}
 	m.world = newWorld(o, c.namespaces, c.quotas, c.replicas, c.hard)
 	m.world.split = c.split
 	m.world.onPut = m.put

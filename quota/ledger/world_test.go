@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -202,6 +203,7 @@ func (r *replica) start(pos [kinds]int) {
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	o := r.w.opts
 	o.Clock = skewed{clock.RealClock{}, time.Duration(r.i) * 15 * time.Second}
+	o.Rand = rand.NewPCG(1, uint64(r.i)) // each its own: sources are not safe for concurrent use
 	r.ledger = New(&storeOf{r, r.inc}, &viewOf{r, r.inc}, o)
 }
 
@@ -608,10 +610,11 @@ func (r *replica) park(ctx context.Context, inc int, what string) (verdict, erro
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
+	w.mu.Lock()
 	if w.free {
+		w.mu.Unlock()
 		return vApply, nil
 	}
-	w.mu.Lock()
 	if inc != r.inc {
 		w.mu.Unlock()
 		return 0, errCrashed
