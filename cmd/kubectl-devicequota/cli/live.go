@@ -20,6 +20,10 @@ func (c *checkOptions) addLive(cmd *cobra.Command) {
 	if f.Lookup("namespace") == nil {
 		f.StringVarP(&c.namespace, "namespace", "n", "", "namespace of objects that name none")
 	}
+	if f.Lookup("as") == nil {
+		f.StringVar(&c.user, "as", "", "user to read the cluster as")
+		f.StringSliceVar(&c.groups, "as-group", nil, "groups of that user")
+	}
 	c.config = genericclioptions.NewConfigFlags(true)
 	// These are the command's own: they mean the same without a cluster.
 	c.config.Namespace, c.config.Impersonate, c.config.ImpersonateGroup = nil, nil, nil

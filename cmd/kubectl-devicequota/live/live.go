@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	quotav1 "github.com/openshift/api/quota/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -53,7 +54,7 @@ func New(ctx context.Context, config *rest.Config) (*Reader, error) {
 
 // Snapshot is what could be read.
 type Snapshot struct {
-	// Objects in the order in which a cluster is made of them.
+	// Objects that a cluster is made of; namespaces first.
 	Objects []runtime.Object
 	// Ledgers by name; nil when they may not be read.
 	Ledgers map[string]*v1alpha1.DeviceLedger
@@ -62,11 +63,16 @@ type Snapshot struct {
 	// Member tells that quotas were read as a project sees them: Applied.
 	Member  bool
 	Applied []quotav1.AppliedClusterResourceQuota
+
+	// blind: not even the claims of the namespace may be read.
+	blind bool
+	// unlisted are the kinds of which nothing may be read.
+	unlisted []string
 }
 
 // Load reads everything that decides about claims in the namespace, as far as the user may;
-// what he may not read of other projects is left out, with a note. The error is an outage, or
-// that not even the namespace's own claims may be read.
+// what he may not read is left out, with a note. The error is an outage, or that he may not even
+// read what his project is shown of its quotas.
 func (r *Reader) Load(ctx context.Context, namespace string) (*Snapshot, error) {
 	s := &Snapshot{}
 	err := r.namespaces(ctx, s, namespace)
@@ -84,9 +90,6 @@ func (r *Reader) Load(ctx context.Context, namespace string) (*Snapshot, error) 
 	if err := r.list(ctx, s, &corev1.NodeList{}, "Node", ""); err != nil {
 		return nil, err
 	}
-	if err := r.quotas(ctx, s, namespace); err != nil {
-		return nil, err
-	}
 	if err := r.versioned(ctx, s, "ResourceClaimTemplate", namespace); err != nil {
 		return nil, err
 	}
@@ -95,6 +98,12 @@ func (r *Reader) Load(ctx context.Context, namespace string) (*Snapshot, error) 
 	}
 	if err := r.list(ctx, s, &corev1.PodList{}, "Pod", namespace); err != nil {
 		return nil, err
+	}
+	if err := r.quotas(ctx, s, namespace); err != nil {
+		return nil, err
+	}
+	if len(s.unlisted) > 0 {
+		s.Notes = append(s.Notes, "you may not list "+strings.Join(s.unlisted, ", ")+": there are taken to be none")
 	}
 	return s, r.ledgers(ctx, s)
 }
@@ -150,13 +159,17 @@ func (r *Reader) listAs(ctx context.Context, s *Snapshot, list client.ObjectList
 	err := r.List(ctx, list)
 	if apierrors.IsForbidden(err) {
 		if namespace == "" {
-			s.Notes = append(s.Notes, fmt.Sprintf("you may not list %ss: they are taken not to exist", gvk.Kind))
+			s.unlisted = append(s.unlisted, gvk.Kind)
 			return nil
 		}
-		s.Notes = append(s.Notes, fmt.Sprintf("you may not list the %ss of all projects: only those of %q are known", gvk.Kind, namespace))
 		err = r.List(ctx, list, client.InNamespace(namespace))
-		if apierrors.IsForbidden(err) && gvk.Kind != "ResourceClaim" {
+		if apierrors.IsForbidden(err) {
+			s.blind = s.blind || gvk.Kind == "ResourceClaim"
+			s.unlisted = append(s.unlisted, gvk.Kind)
 			return nil
+		}
+		if err == nil {
+			s.Notes = append(s.Notes, fmt.Sprintf("you may not list %s objects of all projects: only those of %q are known", gvk.Kind, namespace))
 		}
 	}
 	if err != nil {
@@ -193,7 +206,7 @@ func (r *Reader) quotas(ctx context.Context, s *Snapshot, namespace string) erro
 	s.Notes = append(s.Notes, fmt.Sprintf("you may not list ClusterResourceQuotas: limits are what project %q is shown, less what others use", namespace))
 	s.Applied = applied
 	for i := range applied {
-		s.Objects = append(s.Objects, asQuota(&applied[i], namespace))
+		s.Objects = append(s.Objects, asQuota(&applied[i], namespace, s.blind))
 	}
 	return nil
 }
@@ -227,15 +240,16 @@ func (r *Reader) Applied(ctx context.Context, namespace string) ([]quotav1.Appli
 	return out, nil
 }
 
-// asQuota is a quota of the project alone, with what the others leave of it.
-func asQuota(a *quotav1.AppliedClusterResourceQuota, namespace string) *quotav1.ClusterResourceQuota {
+// asQuota is a quota of the project alone, with what the others leave of it; or with what is
+// left at all, when the project's own claims cannot be counted (blind).
+func asQuota(a *quotav1.AppliedClusterResourceQuota, namespace string, blind bool) *quotav1.ClusterResourceQuota {
 	crq := &quotav1.ClusterResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: a.Name, Annotations: a.Annotations}, Spec: *a.Spec.DeepCopy()}
 	crq.SetGroupVersionKind(quotav1.GroupVersion.WithKind("ClusterResourceQuota"))
 	crq.Spec.Selector = quotav1.ClusterResourceQuotaSelector{
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}}
 	var own corev1.ResourceList
 	for i := range a.Status.Namespaces {
-		if a.Status.Namespaces[i].Namespace == namespace {
+		if !blind && a.Status.Namespaces[i].Namespace == namespace {
 			own = a.Status.Namespaces[i].Status.Used
 		}
 	}

@@ -1,0 +1,249 @@
+package live
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	quotav1 "github.com/openshift/api/quota/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	devices "github.com/devicequota/devicequota/allocator/cluster"
+	"github.com/devicequota/devicequota/cmd/devicequota/app"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
+)
+
+const key = corev1.ResourceName("gpu.deviceclass.devicequota.io/devices")
+
+// newReader returns a reader of the objects, for a user who may not list what forbidden tells of.
+func newReader(t *testing.T, forbidden func(list client.ObjectList, namespace string) bool, objects ...client.Object) *Reader {
+	t.Helper()
+	scheme, err := app.NewScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := devices.NewAPI(devices.V1, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+			var lo client.ListOptions
+			lo.ApplyOptions(o)
+			if forbidden(list, lo.Namespace) {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "x"}, "", nil)
+			}
+			return c.List(ctx, list, o...)
+		},
+	}).Build()
+	return &Reader{Client: c, API: api}
+}
+
+func namespace(n string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n}}
+}
+
+func claim(ns string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c"}}
+}
+
+func list(n string) corev1.ResourceList { return corev1.ResourceList{key: resource.MustParse(n)} }
+
+func applied() *quotav1.AppliedClusterResourceQuota {
+	a := &quotav1.AppliedClusterResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "q"}}
+	a.Spec.Quota.Hard = list("10")
+	a.Status.Total = corev1.ResourceQuotaStatus{Hard: list("10"), Used: list("7")}
+	a.Status.Namespaces = quotav1.ResourceQuotasStatusByNamespace{{Namespace: "a", Status: corev1.ResourceQuotaStatus{Used: list("2")}}}
+	return a
+}
+
+// kinds returns kind and namespace/name of each object.
+func kinds(t *testing.T, s *Snapshot) []string {
+	t.Helper()
+	var out []string
+	for _, o := range s.Objects {
+		m, ok := o.(metav1.Object)
+		if !ok {
+			t.Fatalf("%T has no metadata", o)
+		}
+		out = append(out, strings.TrimPrefix(o.GetObjectKind().GroupVersionKind().Kind+" "+m.GetNamespace()+"/"+m.GetName(), " "))
+	}
+	return out
+}
+
+func TestWhoeverMayReadEverythingReadsEverything(t *testing.T) {
+	t.Parallel()
+	crq := &quotav1.ClusterResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}}
+	ledger := &v1alpha1.DeviceLedger{ObjectMeta: metav1.ObjectMeta{Name: "q"}}
+	r := newReader(t, func(client.ObjectList, string) bool { return false }, namespace("a"), namespace("b"), claim("a"), claim("b"), crq, ledger,
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}})
+	s, err := r.Load(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"Namespace /a", "Namespace /b", "DeviceClass /gpu", "Node /n", "ResourceClaim a/c", "ResourceClaim b/c", "ClusterResourceQuota /q"}
+	if diff := cmp.Diff(want, kinds(t, s)); diff != "" || len(s.Notes) > 0 || s.Member || s.Ledgers["q"] == nil {
+		t.Errorf("notes %q, member %v, ledgers %v, objects (-want +got):\n%s", s.Notes, s.Member, s.Ledgers, diff)
+	}
+}
+
+// A member sees his project's claims, and of quotas what they leave to it.
+func TestAMemberReadsHisProject(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ownClaims bool
+		left      string
+	}{"who may list its claims": {true, "5"}, "who may list only its quotas": {false, "3"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newReader(t, func(l client.ObjectList, namespace string) bool {
+				switch l.(type) {
+				case *quotav1.AppliedClusterResourceQuotaList, *v1alpha1.AppliedDeviceQuotaList:
+					return false
+				case *resourceapi.ResourceClaimList:
+					return namespace == "" || !c.ownClaims
+				}
+				return true
+			}, namespace("a"), claim("a"), claim("b"), applied())
+			s, err := r.Load(t.Context(), "a")
+			if err != nil || !s.Member || len(s.Notes) == 0 || s.Ledgers != nil {
+				t.Fatalf("got %+v, error %v", s, err)
+			}
+			crq, ok := s.Objects[len(s.Objects)-1].(*quotav1.ClusterResourceQuota)
+			if !ok {
+				t.Fatalf("no quota among %q", kinds(t, s))
+			}
+			hard := crq.Spec.Quota.Hard[key]
+			if hard.String() != c.left || slices.Contains(kinds(t, s), "ResourceClaim a/c") != c.ownClaims {
+				t.Errorf("left %s, want %s; objects %q", hard.String(), c.left, kinds(t, s))
+			}
+		})
+	}
+}
+
+func TestWhoMayReadNoQuotaIsTold(t *testing.T) {
+	t.Parallel()
+	r := newReader(t, func(client.ObjectList, string) bool { return true }, namespace("a"))
+	if _, err := r.Load(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "AppliedClusterResourceQuotas") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// On OpenShift what the platform shows does not count devices: ours does.
+func TestAppliedDeviceQuotasComeFirst(t *testing.T) {
+	t.Parallel()
+	ours := &v1alpha1.AppliedDeviceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "ours"}}
+	r := newReader(t, func(client.ObjectList, string) bool { return false }, ours, applied())
+	got, err := r.Applied(t.Context(), "a")
+	if err != nil || len(got) != 1 || got[0].Name != "ours" {
+		t.Errorf("got %+v, error %v", got, err)
+	}
+}
+
+// authority returns a caBundle of a certificate that ends then.
+func authority(t *testing.T, end time.Time) string {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: end.Add(-time.Hour), NotAfter: end, IsCA: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &k.PublicKey, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+func TestCertificatesThatEndAreFound(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, c := range map[string]struct {
+		bundle string
+		want   Level
+	}{
+		"none":          {"", Error},
+		"no base64":     {"%", Error},
+		"no PEM":        {"eA==", Error},
+		"ended":         {authority(t, now.Add(-time.Hour)), Error},
+		"ends soon":     {authority(t, now.Add(time.Hour)), Warning},
+		"ends later":    {authority(t, now.Add(1000*time.Hour)), ""},
+		"one of two is": {base64.StdEncoding.EncodeToString(slices.Concat(decoded(t, authority(t, now.Add(-time.Hour))), decoded(t, authority(t, now.Add(1000*time.Hour))))), ""},
+	} {
+		f := certificate(c.bundle, now)
+		if c.want == "" && f != nil || c.want != "" && (f == nil || f.Level != c.want) {
+			t.Errorf("%s: got %+v, want level %q", name, f, c.want)
+		}
+	}
+}
+
+func decoded(t *testing.T, s string) []byte {
+	t.Helper()
+	b, err := base64.StdEncoding.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func object(apiVersion, kind, name string, fields map[string]any) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: fields}
+	u.SetAPIVersion(apiVersion)
+	u.SetKind(kind)
+	u.SetName(name)
+	return u
+}
+
+func TestTheInstallationIsLookedAt(t *testing.T) {
+	t.Parallel()
+	hook := func(path string) any {
+		return map[string]any{"name": "x.devicequota.io", "clientConfig": map[string]any{
+			"caBundle": authority(t, time.Now().Add(1000*time.Hour)), "service": map[string]any{"path": path}}}
+	}
+	validating := object("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "v", map[string]any{"webhooks": []any{
+		hook("/validate-resourceclaim"), hook("/validate-resourceclaimtemplate"), hook("/validate-pod-resourceclaims"), hook("/validate-pod-extendedresources"),
+		map[string]any{"name": "other.example.com"}}})
+	dangling := object("flowcontrol.apiserver.k8s.io/v1", "FlowSchema", "devicequota", map[string]any{
+		"status": map[string]any{"conditions": []any{map[string]any{"type": "Dangling", "status": "True", "message": "no such level"}}}})
+	scheme := runtime.NewScheme()
+	for _, gvk := range []schema.GroupVersionKind{validating.GroupVersionKind(), dangling.GroupVersionKind(),
+		{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"},
+		{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"}} {
+		scheme.AddKnownTypeWithName(gvk, &unstructured.Unstructured{})
+		scheme.AddKnownTypeWithName(gvk.GroupVersion().WithKind(gvk.Kind+"List"), &unstructured.UnstructuredList{})
+	}
+	r := newReader(t, func(client.ObjectList, string) bool { return false })
+	r.Client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(validating, dangling).Build()
+	platform, got := r.Installation(t.Context())
+	want := []Finding{
+		{Info, "version", "resource.k8s.io", "v1"},
+		{Info, "platform", "", "Kubernetes"},
+		{Error, "webhook", "ValidatingWebhookConfiguration", "no webhook calls /validate-clusterresourcequota"},
+		{Warning, "webhook", "MutatingWebhookConfiguration", "no webhook calls /mutate-resourceclaim"},
+		{Warning, "webhook", "MutatingWebhookConfiguration", "no webhook calls /mutate-resourceclaimtemplate"},
+		{Error, "flowschema", "devicequota", "is not in force: no such level"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || platform == OpenShift {
+		t.Errorf("platform %s, findings (-want +got):\n%s", platform, diff)
+	}
+}
