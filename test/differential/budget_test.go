@@ -38,14 +38,16 @@ func TestASmallBudgetNeverMeansDoesNotFit(t *testing.T) {
 	}
 }
 
-// Steps count work that depends on the question alone, not on what was asked before.
-func TestStepsDoNotDependOnHistory(t *testing.T) {
+// Steps count work that depends on the question alone; what an inventory remembers of earlier
+// questions can only save some.
+func TestRememberedSelectorsOnlySaveSteps(t *testing.T) {
 	for seed := range uint64(300) {
 		for _, c := range []*Case{Generate(seed), GenerateHard(seed)} {
 			inv := OurInventory(c)
 			first, again, fresh := answers(t, c, inv), answers(t, c, inv), answers(t, c, OurInventory(c))
+			sameAnswers(t, c, "asked again", first, again)
 			for i := range first {
-				if first[i].Steps != again[i].Steps || first[i].Steps != fresh[i].Steps {
+				if again[i].Steps > first[i].Steps || first[i].Steps != fresh[i].Steps {
 					t.Errorf("seed %d node %s: %d steps, then %d, on a fresh inventory %d", seed, c.Nodes[i].Name, first[i].Steps, again[i].Steps, fresh[i].Steps)
 				}
 			}
