@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -145,13 +146,28 @@ func (c *ControlPlane) User(name string, groups ...string) (*rest.Config, []byte
 	return cfg, kubeconfig, nil
 }
 
+// InstallOptions leave out parts of an installation. The zero value leaves out nothing.
+type InstallOptions struct {
+	// CRDs are files or folders of CRDs to install instead of all of config/crd/bases.
+	CRDs []string
+	// Roles are the names of the ClusterRoles to bind to the manager's identity; nil binds all
+	// that ship.
+	Roles []string
+}
+
 // Install applies the shipped CRDs, roles, flow schema and webhook configuration. The
 // webhooks are reached at one loopback address behind which all managers stand.
 func (c *ControlPlane) Install(ctx context.Context) error {
+	return c.InstallParts(ctx, InstallOptions{})
+}
+
+// InstallParts is Install without what o leaves out.
+func (c *ControlPlane) InstallParts(ctx context.Context, o InstallOptions) error {
 	root := Root()
-	if _, err := envtest.InstallCRDs(c.Config, envtest.CRDInstallOptions{
-		Paths: []string{filepath.Join(root, "config", "crd", "bases")}, ErrorIfPathMissing: true,
-	}); err != nil {
+	if o.CRDs == nil {
+		o.CRDs = []string{filepath.Join(root, "config", "crd", "bases")}
+	}
+	if _, err := envtest.InstallCRDs(c.Config, envtest.CRDInstallOptions{Paths: o.CRDs, ErrorIfPathMissing: true}); err != nil {
 		return fmt.Errorf("install CRDs: %w", err)
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
@@ -163,21 +179,22 @@ func (c *ControlPlane) Install(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.bindRoles(ctx); err != nil {
+	if err := c.bindRoles(ctx, o.Roles); err != nil {
 		return err
 	}
 	return c.InstallWebhooks(ctx)
 }
 
-// bindRoles binds the shipped roles to the manager's ServiceAccount, as the chart does.
-func (c *ControlPlane) bindRoles(ctx context.Context) error {
+// bindRoles binds the shipped roles, of the ClusterRoles only those named if any is, to the
+// manager's ServiceAccount, as the chart does.
+func (c *ControlPlane) bindRoles(ctx context.Context, only []string) error {
 	subject := rbacv1.Subject{Kind: "ServiceAccount", Namespace: Namespace, Name: ServiceAccount}
 	var cluster rbacv1.ClusterRoleList
 	if err := c.Client.List(ctx, &cluster); err != nil {
 		return err
 	}
 	for _, r := range cluster.Items {
-		if !shipped(r.Name) {
+		if !shipped(r.Name) || only != nil && !slices.Contains(only, r.Name) {
 			continue
 		}
 		b := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: r.Name}, Subjects: []rbacv1.Subject{subject},

@@ -1,0 +1,181 @@
+// Package openshift proves the arrangement of OpenShift on a real kube-apiserver: the CRD of
+// ClusterResourceQuota is the platform's own, there is none of AppliedClusterResourceQuota,
+// the managers run with the roles that the chart binds there, and somebody else writes the
+// quotas' status all the time.
+package openshift
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	quotav1 "github.com/openshift/api/quota/v1"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
+	"github.com/devicequota/devicequota/test/harness"
+)
+
+// identity is the managers' user name.
+const identity = "system:serviceaccount:" + harness.Namespace + ":" + harness.ServiceAccount
+
+// cp and managers are shared by the tests that need no control plane of their own: each test
+// has projects and quotas of its own.
+var (
+	cp       *harness.ControlPlane
+	managers []*harness.Manager
+	audit    auditLog
+)
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "devicequota-audit-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if audit, err = newAuditLog(dir); err != nil {
+		return 1, err
+	}
+	if cp, err = harness.Start(harness.Options{Flags: audit.flags()}); err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, cp.Stop()) }()
+	if err := install(ctx, cp); err != nil {
+		return 1, err
+	}
+	if err := cp.ApplyPath(ctx, filepath.Join(harness.Root(), "examples", "cluster")); err != nil {
+		return 1, err
+	}
+	defer func() {
+		for _, mgr := range managers {
+			err = errors.Join(err, mgr.Stop())
+		}
+		// Once more: what was written since, and during the end.
+		if problems, auditErr := audit.problems(); auditErr != nil || len(problems) > 0 {
+			err = errors.Join(err, auditErr, fmt.Errorf("audit log: %s", strings.Join(problems, "; ")))
+		}
+	}()
+	for range 2 {
+		mgr, err := cp.StartManager(ctx, harness.ManagerOptions{Args: flags("openshift")})
+		if err != nil {
+			return 1, err
+		}
+		managers = append(managers, mgr)
+	}
+	code = m.Run()
+	if code != 0 {
+		for i, mgr := range managers {
+			fmt.Fprintf(os.Stderr, "\nmanager %d:\n%s\n", i, mgr.LogTail(60))
+		}
+	}
+	return code, nil
+}
+
+// flags of a manager that ends at once when it is told to.
+func flags(platform string) []string {
+	return []string{"--platform=" + platform, "--shutdown-delay=0s"}
+}
+
+// install installs what there is on OpenShift: the platform's CRD, ours, and our roles
+// without the one that may write what the platform owns.
+func install(ctx context.Context, cp *harness.ControlPlane) error {
+	module, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/openshift/api/quota/v1").Output()
+	if err != nil {
+		return fmt.Errorf("look for the platform's CRD: %w", err)
+	}
+	bases := filepath.Join(harness.Root(), "config", "crd", "bases")
+	return cp.InstallParts(ctx, harness.InstallOptions{
+		CRDs: []string{
+			filepath.Join(strings.TrimSpace(string(module)), "zz_generated.crd-manifests"),
+			filepath.Join(bases, "devicequota.io_applieddevicequotas.yaml"),
+			filepath.Join(bases, "devicequota.io_deviceledgers.yaml"),
+		},
+		Roles: []string{"devicequota", "devicequota-projection-openshift"},
+	})
+}
+
+// auditLog records what the managers ask the API server for, and what anybody does to quotas.
+type auditLog struct{ policy, log string }
+
+func newAuditLog(dir string) (auditLog, error) {
+	a := auditLog{policy: filepath.Join(dir, "policy.yaml"), log: filepath.Join(dir, "audit.log")}
+	return a, os.WriteFile(a.policy, []byte(`apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  users: ["`+identity+`"]
+- level: Metadata
+  resources: [{group: `+quotav1.GroupName+`}]
+- level: None
+`), 0o600)
+}
+
+func (a auditLog) flags() map[string]string {
+	return map[string]string{"audit-policy-file": a.policy, "audit-log-path": a.log}
+}
+
+// events returns what was recorded so far. The API server writes an event before it answers.
+func (a auditLog) events() ([]auditv1.Event, error) {
+	f, err := os.Open(a.log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	var out []auditv1.Event
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e auditv1.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return nil, fmt.Errorf("audit log: %w", err)
+		}
+		if e.ObjectRef != nil {
+			out = append(out, e)
+		}
+	}
+	return out, lines.Err()
+}
+
+func isWrite(e auditv1.Event) bool { return !slices.Contains([]string{"get", "list", "watch"}, e.Verb) }
+
+// problems returns each kind of request that the managers must not make: any write to the
+// platform's group, whether it was allowed or not, and anything that they were refused.
+func (a auditLog) problems() ([]string, error) {
+	events, err := a.events()
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range events {
+		if e.User.Username != identity {
+			continue
+		}
+		r := fmt.Sprintf("%s %s/%s %s", e.Verb, e.ObjectRef.Resource, e.ObjectRef.Subresource, e.ObjectRef.Name)
+		if e.ObjectRef.APIGroup == quotav1.GroupName && isWrite(e) {
+			out = append(out, "written: "+r)
+		}
+		if e.ResponseStatus != nil && e.ResponseStatus.Code == 403 {
+			out = append(out, "refused: "+r)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
