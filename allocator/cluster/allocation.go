@@ -295,8 +295,10 @@ func (a *Allocation) release(ctx context.Context, claim *resourceapi.ResourceCla
 }
 
 // update writes the claim, or its status, in the served version, and returns what is stored.
+// The result is the caller's own: neither what was passed in, which events may still refer
+// to, nor what the reconciler remembers.
 func (a *Allocation) update(ctx context.Context, claim *resourceapi.ResourceClaim, status bool) (*resourceapi.ResourceClaim, error) {
-	obj, err := a.o.API.Served(claim)
+	obj, err := a.o.API.Served(claim.DeepCopy())
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +317,7 @@ func (a *Allocation) update(ctx context.Context, claim *resourceapi.ResourceClai
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(stored.Finalizers) > 0 || stored.DeletionTimestamp == nil {
-		a.setLocked(stored)
+		a.setLocked(stored.DeepCopy())
 	} else {
 		a.removeLocked(stored.UID)
 	}
