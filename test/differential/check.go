@@ -312,6 +312,11 @@ func (k *checker) fields(results []resourceapi.AllocationResult) {
 		k.complain("%v", err)
 		return
 	}
+	for i := range want {
+		if a, b := want[i].NodeSelector, results[i].NodeSelector; severalTerms(a, b) && !narrower(b, a, k.node) {
+			k.complain("claim %d: node selector %v matches nodes that not all devices can be used on, or not this one; want %v", i, b, a)
+		}
+	}
 	if d := DiffResults(want, results); d != "" {
 		k.complain("fields: want -, got +:\n%s", d)
 	}

@@ -57,6 +57,11 @@ func TestDifferentialAtTheLimit(t *testing.T) {
 	compareAll(t, *hardFlag/3, GenerateLimits, referenceBudget)
 }
 
+// TestDifferentialAcrossGenerations does the same where nodes see different generations of a pool.
+func TestDifferentialAcrossGenerations(t *testing.T) {
+	compareAll(t, *hardFlag, GenerateGenerations, referenceBudget)
+}
+
 func compareAll(t *testing.T, cases uint64, generate func(seed uint64) *Case, budget int64) {
 	y := &tally{counts: map[string]int{}}
 	var group sync.WaitGroup

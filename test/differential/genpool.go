@@ -44,6 +44,10 @@ func (g *gen) pool(i int) {
 		p.skip = []resourceapi.SkipNodeOperation{pick(g, resourceapi.SkipNodeOperationNodePrepareResources, resourceapi.SkipNodeOperationAll)}
 	}
 	generation := int64(1 + g.IntN(2))
+	if p.place == spread && len(p.sets) > 0 && g.p(30) {
+		p.generations(generation)
+		return
+	}
 	made := p.slices(generation)
 	if g.p(6) { // another generation of the same pool
 		p.devices = 0
@@ -85,6 +89,19 @@ func (p *poolGen) slices(generation int64) []*resourceapi.ResourceSlice {
 	}
 	p.c.Slices = append(p.c.Slices, made...)
 	return made
+}
+
+// generations adds a complete generation of its own for each node, with other counters, so
+// that the nodes see different ones.
+func (p *poolGen) generations(first int64) {
+	p.place = nodeLocal
+	for i, node := range p.c.Nodes {
+		p.node, p.sets, p.devices = node.Name, nil, 0
+		p.counterSets()
+		for _, s := range p.slices(first + int64(i)) {
+			s.Name += "-" + node.Name
+		}
+	}
 }
 
 func (p *poolGen) counterSlices(generation int64, index int) []*resourceapi.ResourceSlice {
