@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	flagTraces = flag.Int("model.traces", 25, "traces per configuration of the model test")
+	flagTraces = flag.Int("model.traces", 10, "traces per configuration of the model test")
 	flagSeed   = flag.Uint64("model.seed", 1, "first seed of the model test")
 	flagShow   = flag.Bool("model.show", false, "print the trace of each violation")
 )

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-var flagRuns = flag.Int("model.runs", 4000, "executions per configuration of the exhaustive test; 0: until all is explored")
+var flagRuns = flag.Int("model.runs", 2000, "executions per configuration of the exhaustive test; 0: until all is explored")
 
 // The exhaustive test explores all interleavings of a tiny world, by running it again and
 // again with other choices. What a replica does next is a function of what happened to it, so
