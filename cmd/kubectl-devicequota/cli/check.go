@@ -291,9 +291,16 @@ func allocate(ctx context.Context, cluster *sim.Cluster, items map[types.Namespa
 		return err
 	}
 	for _, key := range done.Allocated {
-		if i, ok := items[key]; ok && r.Items[i].Allocated == nil {
+		i, ok := items[key]
+		if !ok {
+			continue
+		}
+		if r.Items[i].Allocated == nil {
 			yes := true
 			r.Items[i].Allocated = &yes
+		}
+		if claim := cluster.Claim(key); claim != nil && claim.Status.Allocation != nil {
+			r.Items[i].Devices = append(r.Items[i].Devices, devicesText(claim.Status.Allocation.Devices.Results)...)
 		}
 	}
 	for _, pending := range done.Pending {

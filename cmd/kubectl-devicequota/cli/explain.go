@@ -192,12 +192,20 @@ func explainClaim(ctx context.Context, c *sim.Cluster, claim *resourceapi.Resour
 		}
 		x.Node, x.Devices, x.Unfit, x.WhyNot = p.Node, devicesText(p.Devices), p.Unfit, p.Why
 		if p.Unfit != nil {
-			x.WhyNot = p.Unfit.String()
+			x.WhyNot = whyNot(p.Unfit)
 		}
 		return x, nil
 	}
 	x.Devices = devicesText(results.Devices.Results)
 	return x, nil
+}
+
+// whyNot is the allocator's explanation. For a single request its summary has everything already.
+func whyNot(u *allocator.Unfit) string {
+	if len(u.Claims) == 1 && len(u.Claims[0].Requests) == 1 && len(u.Pools) == 0 {
+		return u.Summary
+	}
+	return u.String()
 }
 
 func devicesText(results []resourceapi.DeviceRequestAllocationResult) []string {

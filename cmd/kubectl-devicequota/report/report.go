@@ -39,6 +39,8 @@ type Item struct {
 	// Allocated is set with --allocate: false when no devices were found, with the reason.
 	Allocated *bool  `json:"allocated,omitempty"`
 	Pending   string `json:"pending,omitempty"`
+	// Devices are the allocated ones, as request: driver/pool/device.
+	Devices []string `json:"devices,omitempty"`
 }
 
 // Usage is the account of one quota.

@@ -151,7 +151,7 @@ func (r *Report) sentences(w io.Writer, s Style) error {
 	var b strings.Builder
 	for i := range r.Items {
 		item := &r.Items[i]
-		if item.Message == "" && len(item.Warnings) == 0 && item.Pending == "" {
+		if item.Message == "" && len(item.Warnings) == 0 && item.Pending == "" && len(item.Devices) == 0 {
 			continue
 		}
 		fmt.Fprintf(&b, "\n%s\n", item.Object)
@@ -160,6 +160,9 @@ func (r *Report) sentences(w io.Writer, s Style) error {
 		}
 		for _, warning := range item.Warnings {
 			fmt.Fprintf(&b, "  %s %s\n", s.paint(yellow, "warning:"), warning)
+		}
+		for _, device := range item.Devices {
+			fmt.Fprintf(&b, "  allocated: %s\n", device)
 		}
 		if item.Pending != "" {
 			fmt.Fprintf(&b, "  %s %s\n", s.paint(yellow, "pending:"), strings.ReplaceAll(item.Pending, "\n", "\n    "))

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/devicequota/devicequota/allocator"
 	"github.com/devicequota/devicequota/quota"
@@ -92,6 +93,14 @@ func (c *Cluster) Slices() []*resourceapi.ResourceSlice {
 
 // Claims returns all claims in the order of their creation; they must not be modified.
 func (c *Cluster) Claims() []*resourceapi.ResourceClaim { return c.state.claims() }
+
+// Claim returns a stored claim, nil when there is none; it must not be modified.
+func (c *Cluster) Claim(key types.NamespacedName) *resourceapi.ResourceClaim {
+	if o := c.state.get(quota.Claims, key.Namespace, key.Name); o != nil {
+		return o.claim
+	}
+	return nil
+}
 
 // ClaimOf returns a claim of any version, or the claim that a template makes, in v1 with
 // defaults; nil for other objects. obj is not modified.
