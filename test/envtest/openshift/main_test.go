@@ -73,7 +73,7 @@ func run(m *testing.M) (code int, err error) {
 		}
 	}()
 	for range 2 {
-		mgr, err := cp.StartManager(ctx, harness.ManagerOptions{Args: flags("kubernetes")})
+		mgr, err := cp.StartManager(ctx, harness.ManagerOptions{Args: flags("openshift")})
 		if err != nil {
 			return 1, err
 		}
