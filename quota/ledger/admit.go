@@ -256,11 +256,15 @@ func (a *admission) short(ctx context.Context, c *cover) (*Decision, error) {
 	return a.wait(ctx, c, err)
 }
 
-// rebuild: nothing is admitted until the mark ends. When this replica has known it for long
+// rebuild: nothing is admitted until the mark ends. That of a quota's first ledger is ended by
+// its creator's next write, within a moment; else, when this replica has known it for long
 // enough, a live observation ends it.
 func (a *admission) rebuild(ctx context.Context, c *cover) (*Decision, error) {
 	now := a.l.o.Clock.Now()
 	due := c.account.markDue(c.out.ledger.UID)
+	if first(c.out.ledger, c.quota, a.l.o.HoldAge) && now.Before(due) {
+		return a.wait(ctx, c, nil)
+	}
 	if due.IsZero() || now.Before(due) || a.sight != nil && !a.sight.begun.Before(due) {
 		d := a.busy(fmt.Sprintf("the ledger of quota %q is being rebuilt", c.quota.Name),
 			min(max(due.Sub(now), retrySoon), retryRebuilding))
@@ -289,17 +293,6 @@ func (a *admission) wait(ctx context.Context, c *cover, err error) (*Decision, e
 	}
 	sleep(ctx, a.l.o.Clock, pollInterval+a.l.jitter(pollInterval))
 	return nil, nil
-}
-
-func reasonFor(c *cover) string {
-	switch c.out.result {
-	case full:
-		return fmt.Sprintf("quota %q has too many objects that were admitted and not yet observed", c.quota.Name)
-	case behind:
-		return fmt.Sprintf("quota %q changes faster than it is observed", c.quota.Name)
-	default:
-		return fmt.Sprintf("objects that were admitted and not yet observed take the rest of quota %q", c.quota.Name)
-	}
 }
 
 // look makes a live observation begun at t or later the request's own, with the coverage that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,12 +47,18 @@ func (a *account) create(ctx context.Context) (*v1alpha1.DeviceLedger, error) {
 		return nil, err
 	}
 	a.remember(stored.UID, stored.Status.Holds, nil)
-	if age := stored.CreationTimestamp.Sub(o.Quota.Created); age < a.l.o.HoldAge {
+	if first(stored, o.Quota, a.l.o.HoldAge) {
 		a.mu.Lock()
 		a.young = versionOf(stored)
 		a.mu.Unlock()
 	}
 	return stored, nil
+}
+
+// first returns true if there was no time for an earlier ledger of the quota: its creator ends
+// the mark with its next write.
+func first(l *v1alpha1.DeviceLedger, q *quota.Quota, age time.Duration) bool {
+	return l.CreationTimestamp.Sub(q.Created) < age
 }
 
 // finalize makes sure that the ledger stays until Remove.

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/devicequota/devicequota/quota"
@@ -35,4 +36,18 @@ type Decision struct {
 	// Charges per covering quota.
 	// quota -> charge
 	Charges map[string]quota.Charge
+}
+
+// reasonFor says what a busy answer waits for.
+func reasonFor(c *cover) string {
+	switch c.out.result {
+	case full:
+		return fmt.Sprintf("quota %q has too many objects that were admitted and not yet observed", c.quota.Name)
+	case rebuilding:
+		return fmt.Sprintf("the ledger of quota %q was created a moment ago", c.quota.Name)
+	case behind:
+		return fmt.Sprintf("quota %q changes faster than it is observed", c.quota.Name)
+	default:
+		return fmt.Sprintf("objects that were admitted and not yet observed take the rest of quota %q", c.quota.Name)
+	}
 }

@@ -546,6 +546,35 @@ func TestSettleCreatesTheLedgerOfANewQuotaAndOfNone(t *testing.T) {
 	})
 }
 
+// TestTheFirstLedgerOfAQuotaIsWaitedFor: another replica created it a moment ago, and its next
+// write ends the mark.
+func TestTheFirstLedgerOfAQuotaIsWaitedFor(t *testing.T) {
+	inWorld(t, Options{}, 1, 5, func(t *testing.T, w *world, l *Ledger) {
+		w.mu.Lock()
+		w.removeLedger("q0")
+		w.remove(kCRQ, w.quota(0).uid)
+		w.writeQuota(0, 5, 0)
+		w.mu.Unlock()
+		first := func(rebuilding bool) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			n := &v1alpha1.DeviceLedger{ObjectMeta: metav1.ObjectMeta{Name: "q0", UID: "first", CreationTimestamp: metav1.NewTime(w.quota(0).q.Created)}}
+			finalize(n)
+			n.Status = quota.Adopt(v1alpha1.DeviceLedgerStatus{}, w.quota(0).q)
+			n.Status.Rebuilding = rebuilding
+			w.store(w.replicas[0], [kinds]watchCache{}, nil, n)
+		}
+		first(true)
+		d := admit(t, l, w.claim(1, "ns0", "a", 1))
+		wantVerdict(t, d, Busy)
+		if d.RetryAfter != retrySoon {
+			t.Errorf("the creator seems to be gone: want to be asked again in %v, got %v", retrySoon, d.RetryAfter)
+		}
+		time.AfterFunc(300*time.Millisecond, func() { first(false) })
+		wantVerdict(t, admit(t, l, w.claim(2, "ns0", "b", 1)), Allowed)
+	})
+}
+
 func TestALostLedgerIsRebuiltBeforeAnythingIsAdmitted(t *testing.T) {
 	inWorld(t, Options{}, 1, 2, func(t *testing.T, w *world, l *Ledger) {
 		a := w.claim(1, "ns0", "a", 1)
