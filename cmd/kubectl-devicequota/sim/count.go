@@ -3,7 +3,6 @@ package sim
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -24,6 +23,8 @@ type account struct {
 	by          *quota.Charger
 	used        corev1.ResourceList
 	byNamespace map[string]corev1.ResourceList
+	// uncomputed are the known charges of objects that are not computable now.
+	uncomputed map[types.UID]corev1.ResourceList
 }
 
 // cost is what one object costs one quota. Source: quota/cluster, cost.
@@ -97,13 +98,14 @@ func (s *state) countLocked(a *account) {
 		return
 	}
 	a.used, a.byNamespace = corev1.ResourceList{}, map[string]corev1.ResourceList{}
+	a.uncomputed = map[types.UID]corev1.ResourceList{}
 	for _, p := range s.projects {
 		if !s.coversLocked(a.quota, p) {
 			continue
 		}
 		sum := corev1.ResourceList{}
 		for _, o := range p.objects {
-			quota.AddTo(sum, s.effectiveLocked(o, a.quota))
+			quota.AddTo(sum, s.includeLocked(o, a))
 		}
 		a.byNamespace[p.meta.Name] = sum
 		quota.AddTo(a.used, sum)
@@ -112,27 +114,50 @@ func (s *state) countLocked(a *account) {
 }
 
 // recountLocked makes the accounts follow one object that appears, changes or (there is false)
-// goes, whose costs are still those before.
+// goes, by what they count for it so far.
 func (s *state) recountLocked(o *object, there bool) {
 	p := s.projectLocked(o.name.namespace)
 	charger := s.chargerLocked()
 	for _, a := range s.accounts {
-		switch {
-		case !s.coversLocked(a.quota, p):
-		case p.extended > 0 || a.by != charger:
-			a.by = nil // a pod's charge may move to its claim
-			s.forgetLocked(o, a.quota)
-		default:
-			before := o.costs[a.quota.Name].charge
-			s.forgetLocked(o, a.quota)
-			var after corev1.ResourceList
-			if there {
-				after = s.effectiveLocked(o, a.quota)
-			}
-			a.used = quota.Positive(quota.Add(quota.Sub(a.used, before), after))
-			a.byNamespace[p.meta.Name] = quota.Positive(quota.Add(quota.Sub(a.byNamespace[p.meta.Name], before), after))
+		if !s.coversLocked(a.quota, p) {
+			continue
+		}
+		s.forgetLocked(o, a.quota)
+		if a.by != charger {
+			a.by = nil // counted anew when somebody asks
+			continue
+		}
+		before := o.counted[a.quota.Name]
+		var after corev1.ResourceList
+		delete(a.uncomputed, o.uid)
+		if there {
+			after = s.includeLocked(o, a)
+		}
+		a.used = quota.Positive(quota.Add(quota.Sub(a.used, before), after))
+		a.byNamespace[p.meta.Name] = quota.Positive(quota.Add(quota.Sub(a.byNamespace[p.meta.Name], before), after))
+	}
+}
+
+// recountOwnerLocked follows a claim whose pod may now be charged by it, or no longer.
+func (s *state) recountOwnerLocked(o *object) {
+	if o.claim == nil {
+		return
+	}
+	if owner := metav1.GetControllerOfNoCopy(o.claim); owner != nil {
+		if pod := s.objects[owner.UID]; pod != nil && pod.pod != nil && asksExtended(pod.pod) {
+			s.recountLocked(pod, true)
 		}
 	}
+}
+
+// includeLocked returns what the account counts for the object from now on.
+func (s *state) includeLocked(o *object, a *account) corev1.ResourceList {
+	charge := s.effectiveLocked(o, a.quota)
+	o.counted[a.quota.Name] = charge
+	if c := o.costs[a.quota.Name]; c.quota == a.quota && !c.computed && c.known != nil {
+		a.uncomputed[o.uid] = c.known
+	}
+	return charge
 }
 
 // forgetLocked makes the object's cost be computed anew; what was known is kept.
@@ -165,7 +190,7 @@ func (s *state) observeLocked(n string, last *quota.Quota, uids []types.UID) quo
 	if a != nil {
 		s.countLocked(a)
 		o.Used, o.ByNamespace = quota.Copy(a.used), maps.Clone(a.byNamespace)
-		o.Remembered = s.rememberedLocked(a)
+		o.Remembered = a.remembered()
 	}
 	for _, uid := range uids {
 		object := s.objects[uid]
@@ -183,17 +208,12 @@ func (s *state) observeLocked(n string, last *quota.Quota, uids []types.UID) quo
 	return o
 }
 
-// rememberedLocked are the charges of objects that were computable once and are not now.
-func (s *state) rememberedLocked(a *account) []v1alpha1.RememberedCharge {
+// remembered are the charges of objects that were computable once and are not now, sorted.
+func (a *account) remembered() []v1alpha1.RememberedCharge {
 	var out []v1alpha1.RememberedCharge
-	for namespace := range a.byNamespace {
-		for uid, o := range s.projects[namespace].objects {
-			if c := o.costs[a.quota.Name]; c.quota == a.quota && !c.computed && c.known != nil {
-				out = append(out, v1alpha1.RememberedCharge{UID: uid, Charge: c.known})
-			}
-		}
+	for _, uid := range slices.Sorted(maps.Keys(a.uncomputed)) {
+		out = append(out, v1alpha1.RememberedCharge{UID: uid, Charge: a.uncomputed[uid]})
 	}
-	slices.SortFunc(out, func(a, b v1alpha1.RememberedCharge) int { return strings.Compare(string(a.UID), string(b.UID)) })
 	return out
 }
 

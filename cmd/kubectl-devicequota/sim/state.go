@@ -32,6 +32,8 @@ type object struct {
 	pod      *corev1.Pod
 	// quota name -> cost
 	costs map[string]cost
+	// quota name -> what the account counts for it
+	counted map[string]corev1.ResourceList
 }
 
 // project is a namespace and what is in it.
@@ -40,8 +42,6 @@ type project struct {
 	known   bool // the namespace itself exists
 	version uint64
 	objects map[types.UID]*object
-	// extended is how many pods ask for extended resources.
-	extended int
 }
 
 // state is what the cluster has. Its methods ending in Locked need mu; the others take it.
@@ -130,16 +130,14 @@ func (s *state) setObjectLocked(o *object) {
 	}
 	old := s.objects[o.uid]
 	if old != nil {
-		o.costs, o.sequence = old.costs, old.sequence
+		o.costs, o.counted, o.sequence = old.costs, old.counted, old.sequence
 	} else {
-		o.costs, o.sequence = map[string]cost{}, s.version
+		o.costs, o.counted, o.sequence = map[string]cost{}, map[string]corev1.ResourceList{}, s.version
 	}
 	p := s.projectLocked(o.name.namespace)
-	if o.pod != nil && old == nil && asksExtended(o.pod) {
-		p.extended++
-	}
 	p.objects[o.uid], s.objects[o.uid], s.names[o.name] = o, o, o
 	s.recountLocked(o, true)
+	s.recountOwnerLocked(o)
 }
 
 // removeObjectLocked forgets a claim or pod.
@@ -147,13 +145,11 @@ func (s *state) removeObjectLocked(o *object) {
 	s.changedLocked(o.name.component)
 	p := s.projectLocked(o.name.namespace)
 	s.recountLocked(o, false)
-	if o.pod != nil && asksExtended(o.pod) {
-		p.extended--
-	}
 	delete(p.objects, o.uid)
 	delete(s.objects, o.uid)
 	delete(s.names, o.name)
 	s.gone[o.uid] = true
+	s.recountOwnerLocked(o)
 }
 
 // chargerLocked charges by the present devices.

@@ -115,6 +115,9 @@ func (c *Cluster) createWorkload(ctx context.Context, obj runtime.Object, pods [
 	key := types.NamespacedName{Namespace: ref.Kind + "/" + ref.Namespace, Name: ref.Name}
 	c.made[key] = nil
 	for _, pod := range pods {
+		if err := ctx.Err(); err != nil {
+			return r, err
+		}
 		made, err := c.Create(ctx, pod, workloadUser(obj))
 		if err != nil {
 			return r, err
