@@ -159,7 +159,7 @@ func quotas(ctx context.Context, c *sim.Cluster) ([]live.Finding, error) {
 		add := func(level live.Level, check, message string) {
 			out = append(out, live.Finding{Level: level, Check: check, Object: "clusterresourcequota " + n, Message: message})
 		}
-		_, errs := quota.Parse(u.CRQ(), quota.ParseOptions{})
+		_, errs := quota.Parse(u.CRQ, quota.ParseOptions{})
 		for _, e := range errs {
 			add(live.Error, "key", e.Error())
 		}

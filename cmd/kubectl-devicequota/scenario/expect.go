@@ -23,8 +23,9 @@ func (e *Expect) wantsAllowed() bool {
 	return e.Reason == "" && len(e.Message) == 0
 }
 
-// result compares the answer to a request; without an expectation it must be yes.
-func (e *Expect) result(r *sim.Result) []string {
+// Compare returns how the answer to a request differs from the expectation, as lines of "-"
+// (expected) and "+" (found); none when it does not. Without an expectation (nil) it must be yes.
+func (e *Expect) Compare(r *sim.Result) []string {
 	if e == nil {
 		e = &Expect{}
 	}
@@ -104,29 +105,34 @@ func amounts(what string, want, got corev1.ResourceList) []string {
 	return lines
 }
 
-// usage compares a quota's account.
+// usage compares a quota's account in the cluster.
 func usage(ctx context.Context, c *sim.Cluster, want *Usage) ([]string, error) {
 	got, err := c.Usage(ctx, want.Quota)
 	if err != nil {
 		return nil, err
 	}
-	lines := amounts("used", want.Used, got.Used)
-	for _, n := range slices.Sorted(maps.Keys(want.Namespaces)) {
-		lines = append(lines, amounts("namespaces."+n, want.Namespaces[n], got.ByNamespace[n])...)
+	return want.Compare(&got), nil
+}
+
+// Compare returns how a quota's account differs from the expectation, as Expect.Compare does.
+func (u *Usage) Compare(got *sim.Usage) []string {
+	lines := amounts("used", u.Used, got.Used)
+	for _, n := range slices.Sorted(maps.Keys(u.Namespaces)) {
+		lines = append(lines, amounts("namespaces."+n, u.Namespaces[n], got.ByNamespace[n])...)
 	}
-	for _, w := range want.Conditions {
+	for _, w := range u.Conditions {
 		lines = append(lines, w.missing(got.Conditions)...)
 	}
-	for _, w := range want.NoConditions {
+	for _, w := range u.NoConditions {
 		w.Status = string(metav1.ConditionTrue)
 		if found := w.find(got.Conditions); found != nil {
 			lines = append(lines, fmt.Sprintf("+ condition %s %s, which must not be: %s", found.Type, found.Key, found.Message))
 		}
 	}
-	for _, n := range slices.Sorted(maps.Keys(want.Projection)) {
-		lines = append(lines, projection(n, want.Projection[n], &got)...)
+	for _, n := range slices.Sorted(maps.Keys(u.Projection)) {
+		lines = append(lines, projection(n, u.Projection[n], got)...)
 	}
-	return lines, nil
+	return lines
 }
 
 // find returns the condition that is meant, nil when there is none.

@@ -85,7 +85,7 @@ func take(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		return step.Expect.result(&r), nil
+		return step.Expect.Compare(&r), nil
 	case verbAllocate:
 		return allocate(ctx, c, step)
 	}
@@ -111,7 +111,7 @@ func requests(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error)
 		if err != nil {
 			return nil, err
 		}
-		if lines := step.Expect.result(&r); len(lines) > 0 {
+		if lines := step.Expect.Compare(&r); len(lines) > 0 {
 			return append([]string{r.Object.String() + ":"}, lines...), nil
 		}
 	}
@@ -128,7 +128,7 @@ func allocate(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error)
 		if err != nil {
 			return nil, err
 		}
-		return step.Expect.allocation(&done), nil
+		return step.Expect.CompareAllocation(&done), nil
 	case a.Release:
 		return nil, c.Release(ctx, key)
 	}
@@ -145,8 +145,8 @@ func allocate(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error)
 	return nil, c.SetAllocation(ctx, key, results, a.ReservedFor)
 }
 
-// allocation compares what the allocator did; lists are complete.
-func (e *Expect) allocation(done *sim.Allocation) []string {
+// CompareAllocation returns how what the allocator did differs from the expectation, as Compare does.
+func (e *Expect) CompareAllocation(done *sim.Allocation) []string {
 	if e == nil {
 		return nil
 	}

@@ -71,6 +71,16 @@ type Step struct {
 	objects []input.Document
 }
 
+// Verb returns the one verb of the step: apply, create, update, delete, allocate or usage.
+func (s *Step) Verb() string { return s.verb }
+
+// Line returns where in the scenario's file the step begins.
+func (s *Step) Line() int { return s.line }
+
+// Objects returns what is applied, created or updated, in order, with the files read. They
+// must not be modified.
+func (s *Step) Objects() []input.Document { return s.objects }
+
 // Target names what to delete.
 type Target struct {
 	APIVersion string `json:"apiVersion,omitempty"`

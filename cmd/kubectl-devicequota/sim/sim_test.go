@@ -151,8 +151,8 @@ func TestObjectsKeepTheirTimestamps(t *testing.T) {
 		t.Errorf("not admitted: %s", r.Message)
 	}
 	u, err := c.Usage(t.Context(), "q")
-	if err != nil || u.CRQ().UID != "given" || !u.CRQ().CreationTimestamp.Equal(&metav1.Time{Time: epoch.AddDate(-1, 0, 0)}) {
-		t.Errorf("got %+v, error %v", u.CRQ().ObjectMeta, err)
+	if err != nil || u.CRQ.UID != "given" || !u.CRQ.CreationTimestamp.Equal(&metav1.Time{Time: epoch.AddDate(-1, 0, 0)}) {
+		t.Errorf("got %+v, error %v", u.CRQ.ObjectMeta, err)
 	}
 }
 

@@ -27,7 +27,8 @@ type Usage struct {
 	// ByNamespace has every covered namespace.
 	ByNamespace map[string]corev1.ResourceList
 	Conditions  []v1alpha1.LedgerCondition
-	crq         *quotav1.ClusterResourceQuota
+	// CRQ is the quota itself; it must not be modified.
+	CRQ *quotav1.ClusterResourceQuota
 }
 
 // Quotas returns the names of all quotas, sorted.
@@ -50,22 +51,19 @@ func (c *Cluster) Usage(ctx context.Context, n string) (Usage, error) {
 		return Usage{}, err
 	}
 	o := settled.Observed
-	u := Usage{Quota: o.Quota, Status: quota.Status(o.Quota, o), Used: o.Used, ByNamespace: o.ByNamespace, crq: crq}
+	u := Usage{Quota: o.Quota, Status: quota.Status(o.Quota, o), Used: o.Used, ByNamespace: o.ByNamespace, CRQ: crq}
 	if settled.Ledger != nil {
 		u.Conditions = settled.Ledger.Status.Conditions
 	}
 	return u, nil
 }
 
-// CRQ returns the quota itself; it must not be modified.
-func (u *Usage) CRQ() *quotav1.ClusterResourceQuota { return u.crq }
-
 // Projected returns what the project is shown of the quota; false when it is shown nothing.
 func (u *Usage) Projected(namespace string) (*quotav1.AppliedClusterResourceQuota, bool) {
 	if _, covered := u.ByNamespace[namespace]; !covered {
 		return nil, false
 	}
-	return quota.Applied(u.crq, u.Status, namespace), true
+	return quota.Applied(u.CRQ, u.Status, namespace), true
 }
 
 // Covering returns the quotas that cover the namespace, sorted by name.
