@@ -44,6 +44,8 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cp.Stop()) }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // an open watch would keep the API server
 	if err := cp.Install(ctx); err != nil {
 		return err
 	}
