@@ -16,6 +16,8 @@ import (
 	draapiv1beta2 "k8s.io/dynamic-resource-allocation/api/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/json"
+
+	"github.com/devicequota/devicequota/allocator"
 )
 
 // Versions of resource.k8s.io that are decoded.
@@ -130,31 +132,8 @@ func decodeSpec(version string, raw []byte, kind string, v1 unwrapper[resourceap
 	if err != nil {
 		return nil, nil, err
 	}
-	defaultSpec(out)
+	allocator.DefaultClaimSpec(out)
 	return m, out, nil
-}
-
-// defaultSpec sets what the API server defaults and the conversions do not.
-// Source: kubernetes pkg/apis/resource/v1/defaults.go (v1.37).
-func defaultSpec(spec *resourceapi.ResourceClaimSpec) {
-	for i := range spec.Devices.Requests {
-		r := &spec.Devices.Requests[i]
-		if e := r.Exactly; e != nil {
-			defaultMode(&e.AllocationMode, &e.Count)
-		}
-		for j := range r.FirstAvailable {
-			defaultMode(&r.FirstAvailable[j].AllocationMode, &r.FirstAvailable[j].Count)
-		}
-	}
-}
-
-func defaultMode(mode *resourceapi.DeviceAllocationMode, count *int64) {
-	if *mode == "" {
-		*mode = resourceapi.DeviceAllocationModeExactCount
-	}
-	if *mode == resourceapi.DeviceAllocationModeExactCount && *count == 0 {
-		*count = 1
-	}
 }
 
 // podObject is what is read of a pod.

@@ -17,6 +17,8 @@ import (
 	draapiv1beta1 "k8s.io/dynamic-resource-allocation/api/v1beta1"
 	draapiv1beta2 "k8s.io/dynamic-resource-allocation/api/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/devicequota/devicequota/allocator"
 )
 
 // Versions of resource.k8s.io, most preferred first.
@@ -149,7 +151,7 @@ func (a *API) Claim(obj runtime.Object) (*resourceapi.ResourceClaim, error) {
 	if err != nil {
 		return nil, err
 	}
-	DefaultClaimSpec(&claim.Spec)
+	allocator.DefaultClaimSpec(&claim.Spec)
 	return claim, nil
 }
 
@@ -176,7 +178,7 @@ func (a *API) Template(obj runtime.Object) (*resourceapi.ResourceClaimTemplate, 
 	if err != nil {
 		return nil, err
 	}
-	DefaultClaimSpec(&t.Spec.Spec)
+	allocator.DefaultClaimSpec(&t.Spec.Spec)
 	return t, nil
 }
 

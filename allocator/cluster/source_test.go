@@ -18,6 +18,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/devicequota/devicequota/allocator/cluster/feed"
+
+	"github.com/devicequota/devicequota/allocator"
 )
 
 func newTestSource(t *testing.T) (*Source, map[string]feed.Store) {
@@ -167,7 +169,7 @@ func TestDefaultingTouchesNothingThatIsSet(t *testing.T) {
 		{Name: "list", FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "a", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 3}}},
 	}}}
 	want := *spec.DeepCopy()
-	DefaultClaimSpec(&spec)
+	allocator.DefaultClaimSpec(&spec)
 	if diff := cmp.Diff(want, spec); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
