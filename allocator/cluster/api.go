@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	resourcev1alpha3 "k8s.io/api/resource/v1alpha3"
@@ -73,7 +75,75 @@ func AddToScheme(scheme *runtime.Scheme) error {
 // DiscoverAPI asks the API server for its most preferred version. ErrNotServed when it has
 // none; another error when it could not be asked.
 func DiscoverAPI(ctx context.Context, d discovery.DiscoveryInterface) (*API, error) {
-	served := map[string]bool{} // version/resource -> served
+	served, err := discover(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	claims := served.of("resourceclaims", V1, V1beta2, V1beta1)
+	if len(claims) == 0 {
+		return nil, ErrNotServed
+	}
+	return NewAPI(claims[0], served.taintRules())
+}
+
+// DiscoverVersion is DiscoverAPI for a version that somebody chose. It is an error that the API
+// server does not have it.
+func DiscoverVersion(ctx context.Context, d discovery.DiscoveryInterface, version string) (*API, error) {
+	served, err := discover(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	claims := served.of("resourceclaims", V1, V1beta2, V1beta1)
+	if len(claims) == 0 {
+		return nil, ErrNotServed
+	}
+	if !slices.Contains(claims, version) {
+		return nil, fmt.Errorf("the API server does not serve resource.k8s.io/%s: it serves %s", version, strings.Join(claims, ", "))
+	}
+	return NewAPI(version, served.taintRules())
+}
+
+// Outdated asks the API server whether it still serves what a reads, and returns what has
+// changed, empty when nothing has: after an upgrade another version may be left, or device taint
+// rules may have come. A server that has nothing to read instead is not outdated.
+func (a *API) Outdated(ctx context.Context, d discovery.DiscoveryInterface) (string, error) {
+	served, err := discover(ctx, d)
+	if err != nil {
+		return "", err
+	}
+	claims := served.of("resourceclaims", V1, V1beta2, V1beta1)
+	switch rules := served.taintRules(); {
+	case len(claims) == 0:
+		return "", nil
+	case !slices.Contains(claims, a.Version):
+		return fmt.Sprintf("resource.k8s.io/%s is served no more, %s is", a.Version, claims[0]), nil
+	case a.TaintRules == "" && rules != "":
+		return fmt.Sprintf("devicetaintrules are served in resource.k8s.io/%s now", rules), nil
+	case a.TaintRules != "" && !served[a.TaintRules+"/devicetaintrules"]:
+		return fmt.Sprintf("devicetaintrules are served no more in resource.k8s.io/%s", a.TaintRules), nil
+	}
+	return "", nil
+}
+
+// servedResources has "version/resource" for each resource of resource.k8s.io that is served.
+type servedResources map[string]bool
+
+// of returns those of the versions in which the resource is served, in the given order.
+func (s servedResources) of(resource string, versions ...string) []string {
+	return slices.DeleteFunc(versions, func(v string) bool { return !s[v+"/"+resource] })
+}
+
+// taintRules returns the most preferred version of device taint rules, empty when there is none.
+func (s servedResources) taintRules() string {
+	rules := s.of("devicetaintrules", V1, V1beta2, v1alpha3)
+	if len(rules) == 0 {
+		return ""
+	}
+	return rules[0]
+}
+
+func discover(ctx context.Context, d discovery.DiscoveryInterface) (servedResources, error) {
+	served := servedResources{}
 	for _, version := range []string{V1, V1beta2, V1beta1, v1alpha3} {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -89,21 +159,7 @@ func DiscoverAPI(ctx context.Context, d discovery.DiscoveryInterface) (*API, err
 			served[version+"/"+r.Name] = true
 		}
 	}
-	var version, rules string
-	for _, v := range []string{V1beta1, V1beta2, V1} {
-		if served[v+"/resourceclaims"] {
-			version = v
-		}
-	}
-	if version == "" {
-		return nil, ErrNotServed
-	}
-	for _, v := range []string{v1alpha3, V1beta2, V1} {
-		if served[v+"/devicetaintrules"] {
-			rules = v
-		}
-	}
-	return NewAPI(version, rules)
+	return served, nil
 }
 
 // GroupVersion returns the served group version.

@@ -267,3 +267,51 @@ func TestDiscoveryPrefersTheNewestVersion(t *testing.T) {
 		t.Errorf("no answer: %v", err)
 	}
 }
+
+func TestAChosenVersionHasToBeServed(t *testing.T) {
+	t.Parallel()
+	d := served{resources: map[string][]string{"v1": {"resourceclaims", "devicetaintrules"}, "v1beta1": {"resourceclaims"}}}
+	api, err := DiscoverVersion(t.Context(), d, V1beta1)
+	if err != nil || api.Version != V1beta1 || api.TaintRules != V1 {
+		t.Errorf("v1beta1: %v, %v", api, err)
+	}
+	const want = "the API server does not serve resource.k8s.io/v1beta2: it serves v1, v1beta1"
+	if _, err := DiscoverVersion(t.Context(), d, V1beta2); err == nil || err.Error() != want {
+		t.Errorf("v1beta2: want %q, got %v", want, err)
+	}
+	if _, err := DiscoverVersion(t.Context(), served{}, V1); !errors.Is(err, ErrNotServed) {
+		t.Errorf("nothing: %v", err)
+	}
+}
+
+func TestAnAPIIsOutdatedWhenWhatItReadsIsServedNoMore(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name          string
+		version, rule string
+		served        map[string][]string
+		want          string
+	}{
+		{"still served beside a newer one", V1beta1, "", map[string][]string{"v1": {"resourceclaims"}, "v1beta1": {"resourceclaims"}}, ""},
+		{"another one is left", V1beta2, "", map[string][]string{"v1": {"resourceclaims"}}, "resource.k8s.io/v1beta2 is served no more, v1 is"},
+		{"nothing is left", V1beta2, "", nil, ""},
+		{"taint rules have come", V1, "", map[string][]string{"v1": {"resourceclaims"}, "v1beta2": {"devicetaintrules"}}, "devicetaintrules are served in resource.k8s.io/v1beta2 now"},
+		{"taint rules have gone", V1, v1alpha3, map[string][]string{"v1": {"resourceclaims"}}, "devicetaintrules are served no more in resource.k8s.io/v1alpha3"},
+		{"taint rules in a newer version, too", V1, v1alpha3, map[string][]string{"v1": {"resourceclaims"}, "v1alpha3": {"devicetaintrules"}, "v1beta2": {"devicetaintrules"}}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			api, err := NewAPI(c.version, c.rule)
+			do(t, err)
+			got, err := api.Outdated(t.Context(), served{resources: c.served})
+			if got != c.want || err != nil {
+				t.Errorf("want %q, got %q, %v", c.want, got, err)
+			}
+		})
+	}
+	api, err := NewAPI(V1, "")
+	do(t, err)
+	if got, err := api.Outdated(t.Context(), served{err: errors.New("connection refused")}); err == nil || got != "" {
+		t.Errorf("no answer: %q, %v", got, err)
+	}
+}
