@@ -5,13 +5,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -19,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -274,6 +279,85 @@ func TestEveryAnswerIsCountedByDecisionAndReason(t *testing.T) {
 	}
 	if diff := cmp.Diff([]Reason{ReasonQuotaExceeded, ReasonUnknownClass}, rec.reasons); diff != "" {
 		t.Errorf("reasons (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatAlertsCountIsZeroFromTheStart(t *testing.T) {
+	r := prometheus.NewRegistry()
+	m, err := NewMetrics(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handlers := Handlers(newWorld(t).deps(), Options{})
+	if got, want := testutil.CollectAndCount(m.panics), len(handlers); got != want {
+		t.Errorf("panics of %d webhooks, want %d", got, want)
+	}
+	for path := range handlers {
+		for _, decision := range []string{DecisionError, DecisionBusy, DecisionDenied} {
+			if got := testutil.ToFloat64(m.admissions.WithLabelValues(path[1:], decision)); got != 0 {
+				t.Errorf("%s %s: %v", path, decision, got)
+			}
+		}
+	}
+	if got, want := testutil.CollectAndCount(m.admissions), len(handlers)*len(decisions()); got != want {
+		t.Errorf("%d decisions, want %d: some webhook or decision is not known", got, want)
+	}
+	m.Admission("w", DecisionWarned, []Reason{ReasonUnknownClass}, time.Millisecond)
+	want := `
+# HELP devicequota_admission_reasons_total Reasons given in refusals and warnings, by decision.
+# TYPE devicequota_admission_reasons_total counter
+devicequota_admission_reasons_total{decision="warned",reason="UnknownClass",webhook="w"} 1
+`
+	if err := testutil.GatherAndCompare(r, strings.NewReader(want), "devicequota_admission_reasons_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARefusalIsOneLineOfJSONWithTheRequestsUIDAndNothingSecret(t *testing.T) {
+	w := newWorld(t, limit("a", devices, "1"))
+	claim := builders.Claim(project, "c", builders.Exactly("r", "gpu", 2))
+	claim.Annotations = map[string]string{"note": "secret-1"}
+	claim.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(`{"token":"secret-2"}`)}}}}}
+	req := request(t, claim)
+	req.UID = "6f0a3c1e-3d6b-4a6e-8f0e-0c6a5d3f7b11"
+	req.UserInfo.Extra = map[string]authenticationv1.ExtraValue{"credential": {"secret-3"}}
+	var log bytes.Buffer
+	for level, lines := range map[slog.Level]int{0: 1, -1: 1} {
+		log.Reset()
+		hook := Webhooks(w.deps(), Options{})[PathValidateClaim]
+		hook.LogConstructor = func(_ logr.Logger, req *admission.Request) logr.Logger {
+			return admission.DefaultLogConstructor(logr.FromSlogHandler(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: level})), req)
+		}
+		if got := post(t, hook, "", req); got.Response.Allowed {
+			t.Fatal("admitted")
+		}
+		if got := strings.Count(log.String(), "\n"); got != lines || strings.Contains(log.String(), "secret-") {
+			t.Errorf("level %d: want %d line without secrets, got:\n%s", level, lines, &log)
+		}
+		var line struct {
+			Level, Msg, RequestID, Webhook, Decision, Namespace, Name, User, Message string
+			Reasons                                                                  []Reason
+			Code                                                                     int
+		}
+		if err := json.Unmarshal(log.Bytes(), &line); err != nil {
+			t.Fatalf("%v: %s", err, &log)
+		}
+		want := line // the message is that of the golden files
+		want.Level, want.Msg, want.RequestID, want.Webhook, want.Decision = "INFO", "refused", string(req.UID), PathValidateClaim[1:], DecisionDenied
+		want.Namespace, want.Name, want.User, want.Code, want.Reasons = project, "c", req.UserInfo.Username, http.StatusForbidden, []Reason{ReasonQuotaExceeded}
+		if diff := cmp.Diff(want, line); diff != "" || !strings.HasPrefix(line.Message, "exceeded quota: a") {
+			t.Errorf("level %d: %q (-want +got):\n%s", level, line.Message, diff)
+		}
+	}
+	log.Reset()
+	w.quotas = nil
+	hook := Webhooks(w.deps(), Options{})[PathValidateClaim]
+	hook.LogConstructor = func(_ logr.Logger, req *admission.Request) logr.Logger {
+		return admission.DefaultLogConstructor(logr.FromSlogHandler(slog.NewJSONHandler(&log, nil)), req)
+	}
+	if got := post(t, hook, "", req); !got.Response.Allowed || log.Len() > 0 {
+		t.Errorf("an admission is logged at level 0: %s", &log)
 	}
 }
 

@@ -7,7 +7,8 @@ import (
 )
 
 // Metrics counts admissions for Prometheus. Its labels come from closed sets: webhook,
-// decision and reason. Safe for concurrent use.
+// decision and reason. What alerts count is 0 from the start: the rate of a counter that
+// begins at 1 does not tell its first event. Safe for concurrent use.
 type Metrics struct {
 	admissions *prometheus.CounterVec
 	reasons    *prometheus.CounterVec
@@ -33,8 +34,8 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		}, []string{"webhook", "decision"}),
 		reasons: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "devicequota_admission_reasons_total",
-			Help: "Reasons given in refusals and warnings.",
-		}, []string{"webhook", "reason"}),
+			Help: "Reasons given in refusals and warnings, by decision.",
+		}, []string{"webhook", "decision", "reason"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "devicequota_admission_duration_seconds",
 			Help: "Time to answer an admission request.", Buckets: DurationBuckets(),
@@ -53,6 +54,13 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			return nil, err
 		}
 	}
+	for _, path := range paths() {
+		m.panics.WithLabelValues(path[1:])
+		m.inFlight.WithLabelValues(path[1:])
+		for _, decision := range decisions() {
+			m.admissions.WithLabelValues(path[1:], decision)
+		}
+	}
 	return m, nil
 }
 
@@ -61,7 +69,7 @@ func (m *Metrics) Admission(webhook, decision string, reasons []Reason, elapsed 
 	m.admissions.WithLabelValues(webhook, decision).Inc()
 	m.duration.WithLabelValues(webhook).Observe(elapsed.Seconds())
 	for _, r := range reasons {
-		m.reasons.WithLabelValues(webhook, string(r)).Inc()
+		m.reasons.WithLabelValues(webhook, decision, string(r)).Inc()
 	}
 }
 

@@ -51,6 +51,12 @@ const (
 	DecisionError     = "error"
 )
 
+// decisions returns all of them.
+func decisions() []string {
+	return []string{DecisionAllowed, DecisionWarned, DecisionAudited, DecisionMutated, DecisionUnchecked, DecisionDenied,
+		DecisionInvalid, DecisionBusy, DecisionError}
+}
+
 // problem is one reason to refuse a request.
 type problem struct {
 	reason Reason

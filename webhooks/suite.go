@@ -19,6 +19,12 @@ const (
 	PathMutateTemplate      = "/mutate-resourceclaimtemplate"
 )
 
+// paths returns all of them.
+func paths() []string {
+	return []string{PathValidateClaim, PathValidateTemplate, PathValidatePodExtended, PathValidatePodClaims, PathValidateQuota,
+		PathMutateClaim, PathMutateTemplate}
+}
+
 // suite is what all handlers share.
 type suite struct {
 	Deps
