@@ -123,11 +123,22 @@ func together(batch []*entry) (context.Context, func()) {
 	}
 }
 
-// commit decides the batch and writes the ledger once, again after each conflict, until
-// every entry has its outcome or has left.
+// commit commits the batch, and tells the tracer.
 func (a *account) commit(batch []*entry) {
 	ctx, stop := together(batch)
 	defer stop()
+	var c Commit
+	if t := a.l.o.Tracer; t != nil {
+		var done func(Commit)
+		ctx, done = t.Commit(ctx, a.name, contexts(batch))
+		defer func() { done(c) }()
+	}
+	a.commitAll(ctx, batch, &c)
+}
+
+// commitAll decides the batch and writes the ledger once, again after each conflict, until
+// every entry has its outcome or has left. It notes in c what it does.
+func (a *account) commitAll(ctx context.Context, batch []*entry, c *Commit) {
 	var base *v1alpha1.DeviceLedger
 	live := false
 	failures := 0
@@ -143,9 +154,11 @@ func (a *account) commit(batch []*entry) {
 		if err == nil {
 			p := a.newPlan(base, batch)
 			if p.worthWriting(batch, live) {
+				c.Writes++
 				err = a.write(ctx, p)
 			}
 			if err == nil {
+				c.Admitted = len(p.added)
 				a.answer(batch, p)
 				return
 			}
@@ -155,6 +168,7 @@ func (a *account) commit(batch []*entry) {
 			a.fail(batch, outcome{result: gone})
 			return
 		case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
+			c.Conflicts++
 			base = nil
 		case errors.Is(err, ErrThrottled):
 			// Nothing was written: the same base may still be the newest.
@@ -162,6 +176,7 @@ func (a *account) commit(batch []*entry) {
 			// A write may have been stored all the same: a live read tells.
 			base = nil
 			if failures++; failures >= maxFailures {
+				c.Err = err
 				a.fail(batch, outcome{err: err})
 				return
 			}
@@ -258,7 +273,6 @@ func (a *account) record(p *plan, stored *v1alpha1.DeviceLedger) {
 	}
 	a.remember(stored.UID, append(p.reinserted, p.added...), seen)
 	a.see(stored, true)
-	r.Account(a.name, a.state(stored))
 }
 
 func putResult(err error) PutResult {

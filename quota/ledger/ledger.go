@@ -42,6 +42,8 @@ type Options struct {
 	PlatformKeys bool
 	// Recorder defaults to one that does nothing.
 	Recorder Recorder
+	// Tracer may be nil.
+	Tracer Tracer
 	// Rand is the source of jitter. Defaults to a random one.
 	Rand rand.Source
 }

@@ -693,7 +693,6 @@ type recorded struct {
 	batches []int
 	puts    map[PutResult]int
 	aged    int
-	state   AccountState
 	sources []Source
 }
 
@@ -704,11 +703,6 @@ func (r *recorded) Put(p PutResult, _ time.Duration) {
 	r.mu.Unlock()
 }
 func (r *recorded) Aged(n int) { r.mu.Lock(); r.aged += n; r.mu.Unlock() }
-func (r *recorded) Account(_ string, s AccountState) {
-	r.mu.Lock()
-	r.state = s
-	r.mu.Unlock()
-}
 func (r *recorded) Settled(s Source, _ time.Duration) {
 	r.mu.Lock()
 	r.sources = append(r.sources, s)
@@ -721,8 +715,12 @@ func TestTheRecorderIsTold(t *testing.T) {
 		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 2)), Allowed)
 		time.Sleep(5 * time.Second)
 		wantVerdict(t, admit(t, l, w.claim(2, "ns0", "b", 1)), Allowed)
-		if s := rec.state; s.Holds != 2 || s.OldestHold != 5*time.Second || !quota.Equal(s.Held, corev1.ResourceList{keyA: resource.MustParse("3")}) {
-			t.Errorf("want 2 holds of 3 together, the oldest 5 s old, got %+v", s)
+		time.Sleep(2 * time.Second)
+		if s := l.State(w.ledgers["q0"]); s.Holds != 2 || s.OldestHold != 7*time.Second || !quota.Equal(s.Held, corev1.ResourceList{keyA: resource.MustParse("3")}) {
+			t.Errorf("want 2 holds of 3 together, the oldest 7 s old, got %+v", s)
+		}
+		if s := New(nil, nil, Options{}).State(w.ledgers["q0"]); s.Holds != 2 || s.OldestHold != 0 {
+			t.Errorf("a replica that decided nothing: want 2 holds of unknown age, got %+v", s)
 		}
 		time.Sleep(DefaultHoldAge)
 		if _, err := l.Settle(t.Context(), "q0", nil); err != nil {
@@ -731,6 +729,53 @@ func TestTheRecorderIsTold(t *testing.T) {
 		if rec.aged != 2 || rec.puts[PutStored] != 3 || !slices.Equal(rec.batches, []int{1, 1, 0}) ||
 			!slices.Equal(rec.sources, []Source{SourceCache, SourceCache, SourceLive}) {
 			t.Errorf("got aged %d, puts %v, batches %v, sources %v", rec.aged, rec.puts, rec.batches, rec.sources)
+		}
+	})
+}
+
+// traced is a Tracer that remembers.
+type traced struct {
+	mu      sync.Mutex // protects following
+	begun   []string
+	waiting []int
+	done    []Commit
+}
+
+func (r *traced) Commit(ctx context.Context, name string, waiting []context.Context) (context.Context, func(Commit)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begun = append(r.begun, name)
+	r.waiting = append(r.waiting, len(waiting))
+	return ctx, func(c Commit) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.done = append(r.done, c)
+	}
+}
+
+func TestTheTracerIsToldOfEachCommit(t *testing.T) {
+	tr := &traced{}
+	inWorld(t, Options{Tracer: tr}, 1, 3, func(t *testing.T, w *world, l *Ledger) {
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 1)), Allowed)
+		w.current = false
+		w.mu.Lock()
+		for len(w.replicas[0].ledgers) == 0 || w.replicas[0].ledgers["q0"].ResourceVersion != w.ledgers["q0"].ResourceVersion {
+			w.replicas[0].advanceLedger()
+		}
+		// What somebody else writes now is not seen.
+		w.store(w.replicas[0], [kinds]watchCache{}, nil, w.ledgers["q0"].DeepCopy())
+		w.mu.Unlock()
+		wantVerdict(t, admit(t, l, w.claim(2, "ns0", "c", 1)), Allowed)
+		synctest.Wait()
+		want := []Commit{{Admitted: 1, Writes: 1}, {Admitted: 1, Writes: 2, Conflicts: 1}}
+		if diff := cmp.Diff(want, tr.done); diff != "" {
+			t.Errorf("commits (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"q0", "q0"}, tr.begun); diff != "" {
+			t.Errorf("quotas (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]int{1, 1}, tr.waiting); diff != "" {
+			t.Errorf("contexts (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -42,11 +42,6 @@ type Recorder interface {
 	Aged(holds int)
 	// Observed: a live observation ended after elapsed.
 	Observed(elapsed time.Duration, err error)
-	// Account: the quota's ledger as it was last written or read for a write. oldest is the age
-	// of the oldest hold since this replica first saw it.
-	Account(quota string, a AccountState)
-	// Forget: the quota's ledger is gone.
-	Forget(quota string)
 }
 
 // AccountState is a ledger in numbers.
@@ -69,5 +64,3 @@ func (nobody) Put(PutResult, time.Duration)  {}
 func (nobody) Settled(Source, time.Duration) {}
 func (nobody) Aged(int)                      {}
 func (nobody) Observed(time.Duration, error) {}
-func (nobody) Account(string, AccountState)  {}
-func (nobody) Forget(string)                 {}

@@ -120,6 +120,5 @@ func (l *Ledger) Forget(name string) {
 	a.mu.Unlock()
 	if idle {
 		delete(l.accounts, name)
-		l.o.Recorder.Forget(name)
 	}
 }

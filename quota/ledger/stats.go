@@ -7,25 +7,39 @@ import (
 	"github.com/devicequota/devicequota/quota/v1alpha1"
 )
 
-// state returns the ledger in numbers.
-func (a *account) state(l *v1alpha1.DeviceLedger) AccountState {
+// State returns a ledger in numbers, whoever wrote it; l is as a Store gave it. OldestHold
+// tells of the holds that this replica met while it decided: 0 when it met none of them.
+func (l *Ledger) State(stored *v1alpha1.DeviceLedger) AccountState {
 	s := AccountState{
-		Hard: l.Status.Hard, Used: l.Status.Used, Held: quota.HoldSum(l.Status.Holds, "", nil, false),
-		Holds: len(l.Status.Holds), Rebuilding: l.Status.Rebuilding,
+		Hard: stored.Status.Hard, Used: stored.Status.Used, Held: quota.HoldSum(stored.Status.Holds, "", nil, false),
+		Holds: len(stored.Status.Holds), Rebuilding: stored.Status.Rebuilding,
 	}
+	for i := range stored.Status.Holds {
+		if stored.Status.Holds[i].Advisory {
+			s.Advisory++
+		}
+	}
+	l.mu.Lock()
+	a := l.accounts[stored.Name]
+	l.mu.Unlock()
+	if a != nil {
+		s.OldestHold = a.oldest(stored)
+	}
+	return s
+}
+
+// oldest returns how long ago this replica first saw the oldest hold of the ledger.
+func (a *account) oldest(stored *v1alpha1.DeviceLedger) time.Duration {
 	now := a.l.o.Clock.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i := range l.Status.Holds {
-		h := &l.Status.Holds[i]
-		if h.Advisory {
-			s.Advisory++
-		}
-		if at, ok := a.seen[h.UID]; ok {
-			s.OldestHold = max(s.OldestHold, now.Sub(at))
+	var oldest time.Duration
+	for i := range stored.Status.Holds {
+		if at, ok := a.seen[stored.Status.Holds[i].UID]; ok {
+			oldest = max(oldest, now.Sub(at))
 		}
 	}
-	return s
+	return oldest
 }
 
 // lag returns the longest time that a hold which the plan ends by observation had waited.
