@@ -19,6 +19,7 @@ CONTROLPLANE := $(GO) run -C test/controlplane . -version $(VERSION)
 tool-dir = $(CACHE)/tools/$(shell { $(GO) env GOVERSION; cat $(1)/go.mod $(1)/go.sum; } | cksum | cut -d' ' -f1)
 CONTROLLER_GEN := $(call tool-dir,tools)/controller-gen
 GOLANGCI_LINT  := $(call tool-dir,tools/lint)/golangci-lint
+HELM_DOCS      := $(call tool-dir,tools/docs)/helm-docs
 
 # Modules beside the main one that hold Go code.
 NESTED := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod hack/*/go.mod))
@@ -98,8 +99,8 @@ fmt: $(GOLANGCI_LINT) ## Format the code
 	@for module in . $(NESTED); do (cd "$$module" && '$(GOLANGCI_LINT)' fmt --config '$(CURDIR)/.golangci.yml'); done
 
 .PHONY: verify-generate
-verify-generate: $(CONTROLLER_GEN) ## Check that generated files are up to date
-	CONTROLLER_GEN='$(CONTROLLER_GEN)' hack/verify-generate.sh
+verify-generate: $(CONTROLLER_GEN) $(HELM_DOCS) ## Check that generated files are up to date
+	CONTROLLER_GEN='$(CONTROLLER_GEN)' HELM_DOCS='$(HELM_DOCS)' hack/verify-generate.sh
 
 .PHONY: verify-modules
 verify-modules: ## Check that go.mod and go.sum are tidy
@@ -111,8 +112,8 @@ verify-modules: ## Check that go.mod and go.sum are tidy
 ##@ Make
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) ## Generate deep copies, CRDs, webhook configurations and RBAC
-	CONTROLLER_GEN='$(CONTROLLER_GEN)' hack/generate.sh
+generate: $(CONTROLLER_GEN) $(HELM_DOCS) ## Generate deep copies, CRDs, webhooks, RBAC and the charts' READMEs
+	CONTROLLER_GEN='$(CONTROLLER_GEN)' HELM_DOCS='$(HELM_DOCS)' hack/generate.sh
 
 .PHONY: controlplane
 controlplane: ## Build etcd and kube-apiserver (VERSION=1.x.y for another version)
@@ -126,6 +127,12 @@ $(CONTROLLER_GEN):
 	@echo 'building controller-gen into $(@D): once, under a minute'
 	@mkdir -p '$(@D)'
 	@cd tools && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o '$@.partial' sigs.k8s.io/controller-tools/cmd/controller-gen
+	@mv '$@.partial' '$@'
+
+$(HELM_DOCS):
+	@echo 'building helm-docs into $(@D): once, about a minute on two cores'
+	@mkdir -p '$(@D)'
+	@cd tools/docs && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o '$@.partial' github.com/norwoodj/helm-docs/cmd/helm-docs
 	@mv '$@.partial' '$@'
 
 $(GOLANGCI_LINT):

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Generates what controller-gen makes of the markers in the Go code: deep copies,
-# CRDs, webhook configurations and RBAC. `make generate` calls it.
+# Generates what controller-gen makes of the markers in the Go code (deep copies, CRDs,
+# webhook configurations, RBAC), and what helm-docs makes of the comments in the charts'
+# values. `make generate` calls it.
 #
 # OUT is the root of config/, charts/ and of the deep copies; the repository by default.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 gen=${CONTROLLER_GEN:?run make generate}
+docs=${HELM_DOCS:?run make generate}
 out=${OUT:-.}
 
-mkdir -p "$out"/config/{crd/bases,webhook,rbac} "$out/quota/v1alpha1"
+mkdir -p "$out"/config/{crd/bases,webhook,rbac} "$out"/charts/devicequota{,-crds}/files "$out"/{docs,quota/v1alpha1}
 
 "$gen" object paths=./quota/v1alpha1 output:object:dir="$out/quota/v1alpha1"
 
@@ -18,13 +20,29 @@ mkdir -p "$out"/config/{crd/bases,webhook,rbac} "$out/quota/v1alpha1"
 "$gen" crd paths=./quota/v1alpha1 output:crd:dir="$out/config/crd/bases"
 "$gen" crd paths=github.com/openshift/api/quota/v1 output:crd:dir="$out/config/crd/bases"
 
-# The chart carries the same files; its template only adds labels.
-mkdir -p "$out/charts/devicequota-crds/files"
-cp "$out"/config/crd/bases/*.yaml "$out/charts/devicequota-crds/files/"
-
-if [ -d webhooks ]; then
-	"$gen" webhook paths=./webhooks output:webhook:dir="$out/config/webhook"
-fi
+"$gen" webhook paths=./webhooks output:webhook:dir="$out/config/webhook"
 
 # One ClusterRole for the manager; a marker with roleName= makes another one.
 "$gen" rbac:roleName=devicequota paths=./... output:rbac:dir="$out/config/rbac"
+
+# The charts carry the same files, and render from them.
+cp "$out"/config/crd/bases/*.yaml "$out/charts/devicequota-crds/files/"
+cp "$out/config/webhook/manifests.yaml" "$out/charts/devicequota/files/webhooks.yaml"
+cp "$out/config/rbac/role.yaml" "$out/charts/devicequota/files/roles.yaml"
+
+# READMEs of the charts, and the same tables in one place. helm-docs only warns of errors,
+# also of a value without a comment.
+{
+	printf '# Values of the charts\n\nMade from the comments in values.yaml by `make generate`.\n'
+	for chart in devicequota devicequota-crds; do
+		readme=$out/charts/$chart/README.md
+		warnings=$("$docs" --dry-run --log-level=warning --chart-search-root=charts --chart-to-generate="charts/$chart" \
+			--sort-values-order=file --template-files=./_values.gotmpl --template-files=README.md.gotmpl 2>&1 >"$readme")
+		if [ -n "$warnings" ]; then
+			echo "$warnings" >&2
+			exit 1
+		fi
+		printf '\n## %s\n' "$chart"
+		sed -n '/^## Values$/,$p' "$readme" | tail -n +2
+	done
+} >"$out/docs/values.md"
