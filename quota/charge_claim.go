@@ -11,8 +11,8 @@ import (
 // the quota's true-down applies, else the larger of requested and allocated.
 //
 // What cannot be computed now counts as remembered, the last known charge of the claim (nil
-// when there is none), else as the static worst case. computed is false when the charge rests
-// on remembered, which the caller then must keep.
+// when there is none), else as the static worst case. computed is false when anything counts
+// so: the charge is not to be remembered, and what was remembered is to be kept.
 func (c *Charger) Claim(claim *resourceapi.ResourceClaim, q *Quota, remembered corev1.ResourceList) (charge corev1.ResourceList, computed bool) {
 	s := &statement{c: c, claim: claim, q: q, remembered: remembered, computed: true}
 	s.requested = newTally(q, false)
@@ -88,9 +88,9 @@ func (t *tally) known(key int) bool {
 
 // fallback returns the remembered amount, else the static worst case.
 func (s *statement) fallback(key int) resource.Quantity {
+	s.computed = false
 	name := s.q.Keys[key].Name
 	if v, ok := s.remembered[name]; ok {
-		s.computed = false
 		return v
 	}
 	if s.static == nil {

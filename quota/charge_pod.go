@@ -30,15 +30,15 @@ func (c *Charger) Pod(pod *corev1.Pod, q *Quota) (Charge, error) {
 }
 
 // CountPod returns what an existing pod counts for in the recount. A pod whose claim is
-// Recognised and observed counts nothing: the claim is charged in its stead. computed is false
-// when no class serves the pod's resources any more, so that it counts as remembered.
+// Recognised and observed counts nothing: the claim is charged in its stead. computed is as
+// Claim's; it is false, too, when no class serves the pod's resources, so that it counts as remembered.
 func (c *Charger) CountPod(pod *corev1.Pod, q *Quota, remembered corev1.ResourceList) (charge corev1.ResourceList, computed bool) {
 	if Terminal(pod) {
 		return corev1.ResourceList{}, true
 	}
 	spec := c.PodClaim(pod)
 	if spec == nil {
-		return Copy(remembered), len(remembered) == 0
+		return Copy(remembered), false
 	}
 	return c.Claim(&resourceapi.ResourceClaim{Spec: *spec}, q, remembered)
 }

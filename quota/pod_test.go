@@ -109,7 +109,7 @@ func TestPodsWhoseClassIsGoneCountAsRemembered(t *testing.T) {
 		t.Error("computed without a class")
 	}
 	got, computed = quota.NewCharger(newInventory()).CountPod(pod, q, nil)
-	if len(got) > 0 || !computed {
+	if len(got) > 0 || computed {
 		t.Errorf("nothing remembered: %v, %v", got, computed)
 	}
 }

@@ -3,7 +3,6 @@ package cluster
 import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -148,30 +147,14 @@ func computeCost(charger *quota.Charger, o *object, c cost) cost {
 
 // computeFor is computeCost for the given version of the quota.
 func computeFor(charger *quota.Charger, o *object, q *quota.Quota, c cost) cost {
-	count := func(remembered corev1.ResourceList) (corev1.ResourceList, bool) {
-		if o.claim != nil {
-			return charger.Claim(o.claim, q, remembered)
-		}
-		return charger.CountPod(o.pod, q, remembered)
-	}
 	out := cost{account: c.account, quota: q, by: charger, known: c.known}
-	out.charge, out.computed = count(c.known)
-	if out.computed && c.known == nil {
-		// With nothing remembered the static worst case counts as computed. It must not be
-		// taken for a charge once known: a ledger may remember a real one.
-		_, out.computed = count(anything(q))
+	if o.claim != nil {
+		out.charge, out.computed = charger.Claim(o.claim, q, c.known)
+	} else {
+		out.charge, out.computed = charger.CountPod(o.pod, q, c.known)
 	}
 	if out.computed {
 		out.known = out.charge
-	}
-	return out
-}
-
-// anything is a remembered charge for every key of the quota.
-func anything(q *quota.Quota) corev1.ResourceList {
-	out := make(corev1.ResourceList, len(q.Keys))
-	for i := range q.Keys {
-		out[q.Keys[i].Name] = *resource.NewQuantity(1, resource.DecimalSI)
 	}
 	return out
 }

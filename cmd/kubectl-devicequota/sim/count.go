@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -49,32 +48,17 @@ func (s *state) costLocked(o *object, q *quota.Quota) cost {
 	if ok && c.quota == q && c.by == charger {
 		return c
 	}
-	count := func(remembered corev1.ResourceList) (corev1.ResourceList, bool) {
-		if o.claim != nil {
-			return charger.Claim(o.claim, q, remembered)
-		}
-		return charger.CountPod(o.pod, q, remembered)
-	}
 	next := cost{quota: q, by: charger, known: c.known}
-	next.charge, next.computed = count(c.known)
-	if next.computed && c.known == nil {
-		// The static worst case counts as computed, and must not be taken for a known charge.
-		_, next.computed = count(anything(q))
+	if o.claim != nil {
+		next.charge, next.computed = charger.Claim(o.claim, q, c.known)
+	} else {
+		next.charge, next.computed = charger.CountPod(o.pod, q, c.known)
 	}
 	if next.computed {
 		next.known = next.charge
 	}
 	o.costs[q.Name] = next
 	return next
-}
-
-// anything is a remembered charge for every key of the quota.
-func anything(q *quota.Quota) corev1.ResourceList {
-	out := make(corev1.ResourceList, len(q.Keys))
-	for i := range q.Keys {
-		out[q.Keys[i].Name] = *resource.NewQuantity(1, resource.DecimalSI)
-	}
-	return out
 }
 
 // effectiveLocked is what the object adds to the quota's use: nothing for a pod whose claim is
