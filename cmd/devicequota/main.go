@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -47,6 +48,7 @@ func command() *cobra.Command {
 			logger := newLogger(&o)
 			ctrl.SetLogger(logger)
 			klog.SetLogger(logger)
+			otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { logger.Info("spans not exported", "error", err.Error()) }))
 			rules := clientcmd.NewDefaultClientConfigLoadingRules()
 			rules.ExplicitPath = kubeconfig
 			rest, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,

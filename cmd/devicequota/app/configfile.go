@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -83,7 +84,9 @@ func flagText(value any) ([]string, error) {
 		return out, nil
 	case string:
 		return []string{v}, nil
-	case bool, float64, int64:
+	case float64:
+		return []string{strconv.FormatFloat(v, 'f', -1, 64)}, nil // without exponent, which flags do not take
+	case bool, int64:
 		return []string{fmt.Sprint(v)}, nil
 	}
 	return nil, fmt.Errorf("%v: want text, a number, true, false or a list", value)

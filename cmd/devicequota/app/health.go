@@ -131,6 +131,7 @@ func (c *selfCheck) ask(ctx context.Context, version string) error {
 		return err
 	}
 	post.Header.Set("Content-Type", "application/json")
+	post.Header.Set("User-Agent", selfCheckAgent)
 	resp, err := c.client.Do(post)
 	if err != nil {
 		return err

@@ -76,6 +76,8 @@ type Options struct {
 	MetricsAddress string
 	// MetricsSecure serves metrics over HTTPS to those who may get /metrics, else over HTTP to everybody.
 	MetricsSecure bool
+	// MetricsProjectSeries bounds the series of use by project; 0 exports none.
+	MetricsProjectSeries int
 	// PprofAddress serves profiles; empty serves none. Profiles tell secrets: bind to loopback only.
 	PprofAddress string
 
@@ -106,6 +108,12 @@ type Options struct {
 	// WebhookTimeout bounds one admission request.
 	WebhookTimeout time.Duration
 
+	// TracingEndpoint is the URL of an OpenTelemetry collector that takes OTLP over gRPC; empty traces nothing.
+	TracingEndpoint string
+	// TracingSamplingRatePerMillion is how many of a million requests that their caller did not
+	// decide on are traced. Those that the API server traces always are.
+	TracingSamplingRatePerMillion int
+
 	// LogFormat is json or text.
 	LogFormat string
 	LogLevel  int
@@ -123,7 +131,7 @@ func DefaultOptions() Options {
 		Namespace:        "devicequota-system",
 		ExemptNamespaces: []string{"kube-node-lease", "kube-public", "kube-system"},
 		WebhookAddress:   ":9443", TLSMode: TLSFiles, CertDir: "/var/run/devicequota/certs", TLSMinVersion: "1.2",
-		HealthAddress: ":8081", MetricsAddress: ":8443", MetricsSecure: true,
+		HealthAddress: ":8081", MetricsAddress: ":8443", MetricsSecure: true, MetricsProjectSeries: 10_000,
 		LeaderElect: true, LeaseName: "devicequota",
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
 		ShutdownDelay: 10 * time.Second, ShutdownTimeout: 30 * time.Second,
@@ -172,6 +180,9 @@ func (o *Options) addServingFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.HealthAddress, "health-probe-bind-address", o.HealthAddress, `address of /livez and /readyz; "0" for none`)
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", o.MetricsAddress, `address of /metrics; "0" for none`)
 	fs.BoolVar(&o.MetricsSecure, "metrics-secure", o.MetricsSecure, "serve metrics over HTTPS, to those who may get /metrics")
+	fs.IntVar(&o.MetricsProjectSeries, "metrics-project-series", o.MetricsProjectSeries, "how many series of use by project are exported at most, projects that use anything first; 0 for none")
+	fs.StringVar(&o.TracingEndpoint, "tracing-endpoint", o.TracingEndpoint, "OpenTelemetry collector that takes OTLP over gRPC, http://HOST:PORT or https://HOST:PORT; empty for no tracing")
+	fs.IntVar(&o.TracingSamplingRatePerMillion, "tracing-sampling-rate-per-million", o.TracingSamplingRatePerMillion, "how many of a million requests that their caller did not decide on are traced; those that the API server traces always are")
 	fs.StringVar(&o.PprofAddress, "pprof-bind-address", o.PprofAddress, "address of profiles, for example 127.0.0.1:6060; empty for none")
 }
 
@@ -221,6 +232,10 @@ func (o *Options) validateNumbers(p *problems) {
 	if o.ShutdownTimeout <= 0 {
 		p.bad("shutdown-timeout", "%v: must be positive", o.ShutdownTimeout)
 	}
+	if o.MetricsProjectSeries < 0 {
+		p.bad("metrics-project-series", "%d: must not be negative", o.MetricsProjectSeries)
+	}
+	o.validateTracing(p)
 	if o.MaxInFlight < 1 {
 		p.bad("max-in-flight", "%d: must be positive", o.MaxInFlight)
 	}

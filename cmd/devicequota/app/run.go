@@ -50,7 +50,13 @@ func Run(ctx context.Context, o Options, cfg *rest.Config) error {
 	// Admission must not wait for a client-side limit; the API server's own fairness decides.
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Burst = -1, -1
-	m, err := build(ctx, &o, cfg)
+	traces, err := newTracing(ctx, &o)
+	if err != nil {
+		return err
+	}
+	defer traces.shutdown(ctx)
+	cfg.Wrap(traces.transport)
+	m, err := build(ctx, &o, cfg, traces)
 	if err != nil {
 		return err
 	}
@@ -79,6 +85,8 @@ type instance struct {
 	store  *cluster.Store
 	view   *cluster.View
 	ledger *ledger.Ledger
+
+	tracing *tracing // nil: off
 }
 
 // NewScheme returns a scheme with all types that the manager reads and writes.
@@ -89,8 +97,8 @@ func NewScheme() (*runtime.Scheme, error) {
 }
 
 // build makes all parts and adds them to the manager; nothing runs yet.
-func build(ctx context.Context, o *Options, cfg *rest.Config) (*instance, error) {
-	i := &instance{o: o, config: cfg}
+func build(ctx context.Context, o *Options, cfg *rest.Config, traces *tracing) (*instance, error) {
+	i := &instance{o: o, config: cfg, tracing: traces}
 	for _, phase := range []func(context.Context) error{i.connect, i.newCertificates, i.newManager, i.newLedger, i.addReconcilers, i.addWebhooks, i.addServers} {
 		if err := phase(ctx); err != nil {
 			return nil, err
@@ -226,7 +234,13 @@ func (i *instance) newLedger(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i.ledger = ledger.New(i.store, i.view, ledger.Options{PlatformKeys: i.platformKeys, Recorder: recorder})
+	i.ledger = ledger.New(i.tracing.store(i.store), i.tracing.view(i.view),
+		ledger.Options{PlatformKeys: i.platformKeys, Recorder: recorder, Tracer: i.tracing.ledgerTracer()})
+	err = i.registry.Register(cluster.NewQuotaCollector(cluster.QuotaMetrics{
+		View: i.view, Store: i.store, State: i.ledger.State, ProjectSeries: i.o.MetricsProjectSeries}))
+	if err != nil {
+		return err
+	}
 	return addAll(i.mgr, i.source, i.store, i.view)
 }
 
@@ -270,7 +284,7 @@ func (i *instance) addWebhooks(context.Context) error {
 	}
 	objects := objects{client: i.client, api: i.api, view: i.view, store: i.store}
 	deps := webhooks.Deps{
-		Admitter: i.ledger, Coverage: objects, Devices: i.view, Objects: objects, Usage: objects,
+		Admitter: i.tracing.admitter(i.ledger), Coverage: objects, Devices: i.view, Objects: objects, Usage: objects,
 		Explainer: webhooks.NewDeviceExplainer(i.inventory),
 		Access:    webhooks.NewAccessReviews(i.set.AuthorizationV1().SubjectAccessReviews(), clock.RealClock{}),
 		Recorder:  recorder,
@@ -282,7 +296,7 @@ func (i *instance) addWebhooks(context.Context) error {
 		MaxInFlight: i.o.MaxInFlight, Timeout: i.o.WebhookTimeout, ClaimControllers: i.o.ClaimControllers,
 	}
 	for path, hook := range webhooks.Webhooks(deps, options) {
-		i.mgr.GetWebhookServer().Register(path, i.draining.leave(hook))
+		i.mgr.GetWebhookServer().Register(path, i.draining.leave(i.tracing.webhook(path, hook)))
 	}
 	return nil
 }
