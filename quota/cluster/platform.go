@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,7 +47,7 @@ func DetectPlatform(ctx context.Context, c client.Reader) (Platform, error) {
 	s := &unstructured.Unstructured{}
 	s.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"})
 	err := c.Get(ctx, client.ObjectKey{Name: apiService}, s)
-	if apierrors.IsNotFound(err) {
+	if isMissing(err, apiService) {
 		return Kubernetes, nil
 	}
 	if err != nil {
@@ -60,4 +61,15 @@ func DetectPlatform(ctx context.Context, c client.Reader) (Platform, error) {
 		return OpenShift, nil
 	}
 	return Kubernetes, nil
+}
+
+// isMissing tells whether the API server says that just this object does not exist. Something
+// else that is not found, such as the group of APIServices, tells nothing about the object.
+func isMissing(err error, name string) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {
+		return false
+	}
+	details := status.Status().Details
+	return details != nil && details.Name == name
 }

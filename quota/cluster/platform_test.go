@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,6 +38,7 @@ func TestPlatformIsWhoServesTheQuotaGroup(t *testing.T) {
 		{"a Service", reader{spec: map[string]any{"group": "quota.openshift.io", "service": map[string]any{"name": "api", "namespace": "openshift-apiserver"}}}, OpenShift, false},
 		{"a CRD", reader{spec: map[string]any{"group": "quota.openshift.io"}}, Kubernetes, false},
 		{"nobody", reader{err: apierrors.NewNotFound(gr, apiService)}, Kubernetes, false},
+		{"no APIServices at all", reader{err: &apierrors.StatusError{ErrStatus: metav1.Status{Code: 404, Reason: metav1.StatusReasonNotFound}}}, "", true},
 		{"not allowed to know", reader{err: apierrors.NewForbidden(gr, apiService, errors.New("no"))}, "", true},
 		{"no answer", reader{err: errors.New("connection refused")}, "", true},
 		{"nonsense", reader{spec: map[string]any{"service": "api"}}, "", true},

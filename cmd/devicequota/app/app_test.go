@@ -116,12 +116,20 @@ func TestAWrongConfigurationFileNamesItsKeys(t *testing.T) {
 
 func TestReadinessSaysWhichCheckFailsAndWhy(t *testing.T) {
 	var drain draining
-	mux := healthMux(map[string]healthz.Checker{"draining": drain.check, "caches": func(*http.Request) error { return errors.New("pods: not received yet") }}, logr.Discard())
+	ready := newReadiness(logr.Discard())
+	mux := healthMux(ready)
 	get := func(path string) (int, string) {
 		rec := httptest.NewRecorder()
 		mux.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, http.NoBody))
 		return rec.Code, rec.Body.String()
 	}
+	if code, body := get("/readyz"); code != 500 || body != "[-]cluster failed: the API server was not asked yet\n" {
+		t.Errorf("readyz before anything is known: %d %q", code, body)
+	}
+	if code, _ := get("/livez"); code != 200 {
+		t.Errorf("livez before anything is known: %d", code)
+	}
+	ready.set(map[string]healthz.Checker{"draining": drain.check, "caches": func(*http.Request) error { return errors.New("pods: not received yet") }})
 	if code, body := get("/readyz?verbose"); code != 500 || body != "[-]caches failed: pods: not received yet\n[+]draining ok\n" {
 		t.Errorf("readyz: %d %q", code, body)
 	}
@@ -138,12 +146,14 @@ func TestReadinessSaysWhichCheckFailsAndWhy(t *testing.T) {
 
 func TestVerifyTellsWhetherAManagerIsReady(t *testing.T) {
 	ready := true
-	s := httptest.NewServer(healthMux(map[string]healthz.Checker{"it": func(*http.Request) error {
+	checks := newReadiness(logr.Discard())
+	checks.set(map[string]healthz.Checker{"it": func(*http.Request) error {
 		if ready {
 			return nil
 		}
 		return errors.New("not yet")
-	}}, logr.Discard()))
+	}})
+	s := httptest.NewServer(healthMux(checks))
 	defer s.Close()
 	if text, err := Verify(t.Context(), s.URL); err != nil || text != "[+]it ok\n" {
 		t.Errorf("ready: %q, %v", text, err)

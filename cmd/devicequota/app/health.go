@@ -152,36 +152,76 @@ func (c *selfCheck) ask(ctx context.Context, version string) error {
 	return nil
 }
 
-// healthMux serves liveness and readiness.
-func healthMux(checks map[string]healthz.Checker, log logr.Logger) http.Handler {
+// serveHealth serves liveness and readiness until stop, which returns when nothing is served any
+// more. It begins before anything is known, so that what is missing can be told.
+func (i *instance) serveHealth(ctx context.Context) (stop func() error, err error) {
+	if i.o.HealthAddress == AddressOff {
+		return func() error { return nil }, nil
+	}
+	listener, err := net.Listen("tcp", i.o.HealthAddress)
+	if err != nil {
+		return nil, fmt.Errorf("health: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, listener, healthMux(i.ready)) }()
+	return func() error {
+		cancel()
+		return <-done
+	}, nil
+}
+
+// healthMux serves liveness and the given readiness.
+func healthMux(ready *health) http.Handler {
 	mux := http.NewServeMux()
 	mount := func(path string, h http.Handler) {
 		mux.Handle(path, h)
 		mux.Handle(path+"/", h)
 	}
-	alive := &health{checks: map[string]healthz.Checker{"ping": healthz.Ping}, log: log}
+	alive := &health{checks: map[string]healthz.Checker{"ping": healthz.Ping}, log: ready.log}
 	mount("/livez", alive)
 	mount("/healthz", alive)
-	mount("/readyz", &health{checks: checks, log: log})
+	mount("/readyz", ready)
 	return mux
+}
+
+// newReadiness returns a readiness that fails until its checks are set.
+func newReadiness(log logr.Logger) *health {
+	return &health{log: log, checks: map[string]healthz.Checker{
+		clusterCheck: func(*http.Request) error { return errors.New("the API server was not asked yet") }}}
 }
 
 // health answers 200 when all checks pass, else 500, and says of each check why it fails.
 type health struct {
-	checks map[string]healthz.Checker
-	log    logr.Logger
+	log logr.Logger
 
 	mu sync.Mutex // protects following
+	// checks by name; a set is never changed.
+	checks map[string]healthz.Checker
 	// last is what was answered last, to log changes only.
 	last string
+}
+
+// set replaces all checks.
+func (h *health) set(checks map[string]healthz.Checker) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checks = checks
+}
+
+func (h *health) current() map[string]healthz.Checker {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.checks
 }
 
 // ServeHTTP implements http.Handler.
 func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var text strings.Builder
 	status := http.StatusOK
-	for _, name := range slices.Sorted(maps.Keys(h.checks)) {
-		if err := h.checks[name](r); err != nil {
+	checks := h.current()
+	for _, name := range slices.Sorted(maps.Keys(checks)) {
+		if err := checks[name](r); err != nil {
 			status = http.StatusInternalServerError
 			fmt.Fprintf(&text, "[-]%s failed: %v\n", name, err)
 			continue

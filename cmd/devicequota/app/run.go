@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -15,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -43,7 +41,9 @@ import (
 // Run runs the manager against the API server of cfg until ctx ends, then drains: readiness
 // is withdrawn first, the webhooks stop ShutdownDelay later. It returns nil after a clean
 // end. Several managers may run in one process, each with ports and certificates of its own.
-func Run(ctx context.Context, o Options, cfg *rest.Config) error {
+// While it cannot find out what the API server is and has, it stays up, is not ready, says why,
+// and asks again.
+func Run(ctx context.Context, o Options, cfg *rest.Config) (err error) {
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -56,22 +56,32 @@ func Run(ctx context.Context, o Options, cfg *rest.Config) error {
 	}
 	defer traces.shutdown(ctx)
 	cfg.Wrap(traces.transport)
-	m, err := build(ctx, &o, cfg, traces)
+	i := &instance{o: &o, config: cfg, tracing: traces, ready: newReadiness(log.FromContext(ctx).WithName("health"))}
+	stop, err := i.serveHealth(ctx)
 	if err != nil {
 		return err
 	}
-	return m.run(ctx)
+	defer func() { err = errors.Join(err, stop()) }()
+	if known, err := i.connect(ctx); err != nil || !known {
+		return err
+	}
+	if err := i.build(ctx); err != nil {
+		return err
+	}
+	return i.run(ctx)
 }
 
 // instance is one manager with its parts.
 type instance struct {
-	o        *Options
-	config   *rest.Config
-	mgr      manager.Manager
-	client   client.WithWatch
-	set      kubernetes.Interface
-	api      *devices.API
-	platform cluster.Platform
+	o         *Options
+	config    *rest.Config
+	ready     *health
+	mgr       manager.Manager
+	client    client.WithWatch
+	discovery discovery.DiscoveryInterface
+	set       kubernetes.Interface
+	api       *devices.API
+	platform  cluster.Platform
 	// platformKeys: the platform enforces Kubernetes' own keys.
 	platformKeys bool
 	registry     *prometheus.Registry
@@ -97,66 +107,12 @@ func NewScheme() (*runtime.Scheme, error) {
 }
 
 // build makes all parts and adds them to the manager; nothing runs yet.
-func build(ctx context.Context, o *Options, cfg *rest.Config, traces *tracing) (*instance, error) {
-	i := &instance{o: o, config: cfg, tracing: traces}
-	for _, phase := range []func(context.Context) error{i.connect, i.newCertificates, i.newManager, i.newLedger, i.addReconcilers, i.addWebhooks, i.addServers} {
+func (i *instance) build(ctx context.Context) error {
+	for _, phase := range []func(context.Context) error{i.newCertificates, i.newManager, i.newLedger, i.addReconcilers, i.addWebhooks, i.addServers} {
 		if err := phase(ctx); err != nil {
-			return nil, err
-		}
-	}
-	return i, nil
-}
-
-// connect finds out what the API server is and has.
-func (i *instance) connect(ctx context.Context) error {
-	scheme, err := NewScheme()
-	if err != nil {
-		return err
-	}
-	if i.client, err = client.NewWithWatch(i.config, client.Options{Scheme: scheme}); err != nil {
-		return err
-	}
-	d, err := discovery.NewDiscoveryClientForConfig(i.config)
-	if err != nil {
-		return err
-	}
-	if i.api, err = devices.DiscoverAPI(ctx, d); err != nil {
-		return err
-	}
-	if v := i.o.ResourceAPIVersion; v != VersionAuto {
-		if i.api, err = devices.NewAPI(v, i.api.TaintRules); err != nil {
 			return err
 		}
 	}
-	if i.platform, err = cluster.ParsePlatform(i.o.Platform); err != nil {
-		return err
-	}
-	if i.platform == "" {
-		if i.platform, err = cluster.DetectPlatform(ctx, i.client); err != nil {
-			return err
-		}
-	}
-	return i.findPlatformKeys(d)
-}
-
-// firstPlatformKeys is the Kubernetes version of OpenShift 4.21, the first whose own
-// ClusterResourceQuota counts claims.
-const firstPlatformKeys = "1.34.0"
-
-// findPlatformKeys finds out whether the platform enforces Kubernetes' own keys.
-func (i *instance) findPlatformKeys(d discovery.ServerVersionInterface) error {
-	if !i.onOpenShift() {
-		return nil
-	}
-	info, err := d.ServerVersion()
-	if err != nil {
-		return err
-	}
-	v, err := version.ParseGeneric(info.GitVersion)
-	if err != nil {
-		return fmt.Errorf("version of the API server: %w", err)
-	}
-	i.platformKeys = v.AtLeast(version.MustParseGeneric(firstPlatformKeys))
 	return nil
 }
 
@@ -241,7 +197,7 @@ func (i *instance) newLedger(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return addAll(i.mgr, i.source, i.store, i.view)
+	return addAll(i.mgr, i.source, i.store, i.view, &outdated{api: i.api, discovery: i.discovery, every: outdatedEvery, log: logger.WithName("api")})
 }
 
 func (i *instance) onOpenShift() bool { return i.platform == cluster.OpenShift }
@@ -333,7 +289,7 @@ func (i *instance) checks() map[string]healthz.Checker {
 	}
 }
 
-// addServers adds health, metrics and profiles. Two managers can run in one process, so
+// addServers adds the checks of readiness, metrics and profiles. Two managers can run in one process, so
 // nothing global is served but controller-runtime's own metrics.
 func (i *instance) addServers(ctx context.Context) error {
 	checks := i.checks()
@@ -342,11 +298,7 @@ func (i *instance) addServers(ctx context.Context) error {
 			return err
 		}
 	}
-	if i.o.HealthAddress != AddressOff {
-		if err := i.mgr.Add(everywhere{"health", i.o.HealthAddress, healthMux(checks, log.FromContext(ctx).WithName("health"))}); err != nil {
-			return err
-		}
-	}
+	i.ready.set(checks)
 	if i.o.MetricsAddress != AddressOff {
 		config := &tls.Config{}
 		i.o.minTLS(config)

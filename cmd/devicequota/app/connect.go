@@ -1,0 +1,139 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	devices "github.com/devicequota/devicequota/allocator/cluster"
+	"github.com/devicequota/devicequota/quota/cluster"
+)
+
+// connect finds out what the API server is and has, which decides what parts there are. It asks
+// until it knows, and tells false when ctx ended before. What fails meanwhile is the reason of
+// not being ready.
+func (i *instance) connect(ctx context.Context) (known bool, err error) {
+	if i.platform, err = cluster.ParsePlatform(i.o.Platform); err != nil {
+		return false, err
+	}
+	scheme, err := NewScheme()
+	if err != nil {
+		return false, err
+	}
+	if i.client, err = client.NewWithWatch(i.config, client.Options{Scheme: scheme}); err != nil {
+		return false, err
+	}
+	if i.discovery, err = discovery.NewDiscoveryClientForConfig(i.config); err != nil {
+		return false, err
+	}
+	logger := log.FromContext(ctx)
+	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Cap: 15 * time.Second, Steps: math.MaxInt32}
+	for {
+		err := i.discover(ctx)
+		if err == nil {
+			return true, nil
+		}
+		if ctx.Err() != nil {
+			return false, nil
+		}
+		i.ready.set(map[string]healthz.Checker{clusterCheck: func(*http.Request) error { return err }})
+		delay := backoff.Step()
+		logger.Error(err, "not ready: what the API server is and has is not known", "retryAfter", delay)
+		select {
+		case <-ctx.Done():
+			return false, nil
+		case <-time.After(delay):
+		}
+	}
+}
+
+// clusterCheck is the name of the only check of readiness until connect knows the cluster.
+const clusterCheck = "cluster"
+
+// discover asks once.
+func (i *instance) discover(ctx context.Context) (err error) {
+	if v := i.o.ResourceAPIVersion; v == VersionAuto {
+		i.api, err = devices.DiscoverAPI(ctx, i.discovery)
+	} else {
+		i.api, err = devices.DiscoverVersion(ctx, i.discovery, v)
+	}
+	if err != nil {
+		return err
+	}
+	if i.o.Platform == PlatformAuto {
+		if i.platform, err = cluster.DetectPlatform(ctx, i.client); err != nil {
+			return err
+		}
+	}
+	return i.findPlatformKeys(i.discovery)
+}
+
+// firstPlatformKeys is the Kubernetes version of OpenShift 4.21, the first whose own
+// ClusterResourceQuota counts claims.
+const firstPlatformKeys = "1.34.0"
+
+// findPlatformKeys finds out whether the platform enforces Kubernetes' own keys.
+func (i *instance) findPlatformKeys(d discovery.ServerVersionInterface) error {
+	if !i.onOpenShift() {
+		return nil
+	}
+	info, err := d.ServerVersion()
+	if err != nil {
+		return err
+	}
+	v, err := version.ParseGeneric(info.GitVersion)
+	if err != nil {
+		return fmt.Errorf("version of the API server: %w", err)
+	}
+	i.platformKeys = v.AtLeast(version.MustParseGeneric(firstPlatformKeys))
+	return nil
+}
+
+// outdatedEvery is how often an upgrade of the API server is looked for.
+const outdatedEvery = 30 * time.Second
+
+// outdated ends the manager when the API server does not serve any more what the manager reads,
+// as after an upgrade: only a start chooses versions.
+type outdated struct {
+	api       *devices.API
+	discovery discovery.DiscoveryInterface
+	every     time.Duration
+	log       logr.Logger
+}
+
+// NeedLeaderElection is false: every replica reads.
+func (*outdated) NeedLeaderElection() bool { return false }
+
+// Start asks now and then until ctx ends. Replicas do not ask all at once, so that they do not
+// all end at once.
+func (o *outdated) Start(ctx context.Context) error {
+	for {
+		timer := time.NewTimer(o.every + rand.N(o.every))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		change, err := o.api.Outdated(ctx, o.discovery)
+		if err != nil {
+			o.log.V(1).Info("versions not read", "error", err.Error()) // whoever needs an API server says so
+			continue
+		}
+		if change != "" {
+			return errors.New(change + ": the manager has to start again")
+		}
+	}
+}
