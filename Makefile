@@ -75,6 +75,14 @@ test-mutations: ## Break one rule of the ledger at a time; the model test must c
 chaos: controlplane ## Check the ledger's invariants under load and random faults, about 4 minutes
 	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -tags chaos -count=1 -v -timeout 15m ./test/chaos
 
+.PHONY: soak
+soak: controlplane ## Create and delete 100,000 claims (SOAK_CLAIMS=n for others); nothing may be left or grow
+	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -tags soak -run '^TestMany' -count=1 -v -timeout 90m ./test/soak -claims $(or $(SOAK_CLAIMS),100000)
+
+.PHONY: bench-ledger
+bench-ledger: controlplane ## Measure many quotas over one project, and one quota over 1000 projects
+	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -tags soak -run '^TestScale' -count=1 -v -timeout 60m ./test/soak -write ../../docs/benchmarks.md
+
 .PHONY: bench-admission
 bench-admission: controlplane ## Measure admission beside no quota, a bare webhook and native quota
 	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) run ./test/bench/admission -write docs/benchmarks.md
@@ -82,6 +90,13 @@ bench-admission: controlplane ## Measure admission beside no quota, a bare webho
 .PHONY: bench-allocator
 bench-allocator: ## Measure the allocator beside upstream's
 	cd test/differential && $(GO) run ./bench -write ../../docs/benchmarks.md
+
+# Sizes to measure, as parts of the full cluster.
+SCALE ?= 0.1,1
+
+.PHONY: scale
+scale: controlplane ## Measure a manager on 5000 nodes and 20,000 claims, and on a tenth, about 15 minutes (SCALE=0.1)
+	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) run ./test/scale -sizes '$(SCALE)' -write docs/benchmarks.md
 
 .PHONY: bench
 bench: ## Run the benchmarks

@@ -76,6 +76,18 @@ func TestInvariantsHoldUnderFaults(t *testing.T) {
 }
 
 func start(t *testing.T) *world {
+	t.Helper()
+	w := startEmpty(t)
+	for range 3 {
+		w.managers = append(w.managers, w.manager())
+	}
+	return w
+}
+
+// startEmpty starts a control plane with the suite installed and devices published, and no
+// manager yet.
+func startEmpty(t *testing.T) *world {
+	t.Helper()
 	cp, err := harness.Start(harness.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -99,9 +111,6 @@ func start(t *testing.T) *world {
 	}
 	if err := cp.ApplyPath(t.Context(), harness.Root()+"/examples/cluster"); err != nil {
 		t.Fatal(err)
-	}
-	for range 3 {
-		w.managers = append(w.managers, w.manager())
 	}
 	return w
 }

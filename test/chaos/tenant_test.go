@@ -35,19 +35,23 @@ type tenant struct {
 
 func newTenant(w *world, name string, projects int) *tenant {
 	tn := &tenant{w: w, name: name, n: map[string]int{}}
-	for i := range projects {
-		ns := fmt.Sprintf("%s-%d", name, i)
-		tn.namespaces = append(tn.namespaces, ns)
-		if err := w.cp.Client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{"tenant": name}}}); err != nil {
-			w.t.Fatal(err)
-		}
-	}
+	tn.createProjects(projects)
 	// no manager may be ready yet, and quotas are validated by one that fails open
 	w.retry("create quota", func(ctx context.Context) error { return w.cp.Client.Create(ctx, quotaFor(name)) })
 	w.retry("quota in force", func(ctx context.Context) error {
 		return w.cp.Client.Get(ctx, client.ObjectKey{Name: name}, &v1alpha1.DeviceLedger{})
 	})
 	return tn
+}
+
+func (tn *tenant) createProjects(n int) {
+	for i := range n {
+		ns := fmt.Sprintf("%s-%d", tn.name, i)
+		tn.namespaces = append(tn.namespaces, ns)
+		if err := tn.w.cp.Client.Create(tn.w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{"tenant": tn.name}}}); err != nil {
+			tn.w.t.Fatal(err)
+		}
+	}
 }
 
 // load creates and deletes claims of 1 to 3 devices until ctx ends.

@@ -2,7 +2,6 @@ package harness
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,14 +22,16 @@ type Process struct {
 	done chan struct{}
 }
 
-// StartControllerManager starts the real kube-controller-manager.
-func (c *ControlPlane) StartControllerManager() (*Process, error) {
-	return c.startComponent("kube-controller-manager", "--kubeconfig="+c.Kubeconfig, "--leader-elect=false", "--secure-port=0",
-		"--use-service-account-credentials=false", "--concurrent-gc-syncs=2", "--controllers="+Controllers)
+// StartControllerManager starts the real kube-controller-manager. Extra flags win over the
+// harness's own.
+func (c *ControlPlane) StartControllerManager(extra ...string) (*Process, error) {
+	return c.startComponent("kube-controller-manager", append([]string{"--kubeconfig=" + c.Kubeconfig, "--leader-elect=false", "--secure-port=0",
+		"--use-service-account-credentials=false", "--concurrent-gc-syncs=2", "--controllers=" + Controllers}, extra...)...)
 }
 
-// StartScheduler starts the real kube-scheduler as system:kube-scheduler.
-func (c *ControlPlane) StartScheduler() (*Process, error) {
+// StartScheduler starts the real kube-scheduler as system:kube-scheduler. Extra flags win over
+// the harness's own.
+func (c *ControlPlane) StartScheduler(extra ...string) (*Process, error) {
 	_, kubeconfig, err := c.User("system:kube-scheduler", "system:authenticated")
 	if err != nil {
 		return nil, err
@@ -39,23 +40,12 @@ func (c *ControlPlane) StartScheduler() (*Process, error) {
 	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
 		return nil, err
 	}
-	return c.startComponent("kube-scheduler", "--kubeconfig="+path, "--authentication-kubeconfig="+path, "--authorization-kubeconfig="+path,
-		"--leader-elect=false", "--secure-port=0")
+	return c.startComponent("kube-scheduler", append([]string{"--kubeconfig=" + path, "--authentication-kubeconfig=" + path,
+		"--authorization-kubeconfig=" + path, "--leader-elect=false", "--secure-port=0"}, extra...)...)
 }
 
 func (c *ControlPlane) startComponent(name string, args ...string) (*Process, error) {
-	p := &Process{name: name, log: &logBuffer{}, done: make(chan struct{})}
-	p.cmd = exec.Command(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), name), args...)
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	go func() {
-		_ = p.cmd.Wait() // it is stopped by a signal
-		close(p.done)
-	}()
-	return p, nil
+	return startProcess(name, filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), name), args...)
 }
 
 // Stop ends the component.
@@ -65,10 +55,15 @@ func (p *Process) Stop() error {
 	case <-p.done:
 		return nil
 	case <-time.After(20 * time.Second):
-		_ = p.cmd.Process.Kill() // it may have ended
-		<-p.done
+		p.kill()
 		return errors.New(p.name + " did not end in 20 s after SIGTERM")
 	}
+}
+
+// kill ends the component at once.
+func (p *Process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.done
 }
 
 // Log returns what the component printed.

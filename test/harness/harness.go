@@ -62,6 +62,8 @@ type ControlPlane struct {
 	env     *envtest.Environment
 	webhook *balancer
 	tls     *servingCert
+	// restarted are API servers that were started in place of the first.
+	restarted []*Process
 }
 
 // Scheme returns a scheme with every type that the suite touches.
@@ -127,6 +129,9 @@ func Start(o Options) (*ControlPlane, error) {
 func (c *ControlPlane) Stop() error {
 	if c.webhook != nil {
 		c.webhook.close()
+	}
+	for _, p := range c.restarted {
+		p.kill() // nothing of it is needed any more
 	}
 	return errors.Join(c.env.Stop(), os.RemoveAll(c.Dir))
 }
