@@ -174,13 +174,18 @@ func (a *account) due(l *v1alpha1.DeviceLedger) time.Time {
 }
 
 // remember keeps the holds that were just written to the ledger, and forgets those that are
-// old or in gone.
-func (a *account) remember(ledger types.UID, written []v1alpha1.Hold, gone map[types.UID]bool) {
+// old or in gone, and those that ended in the same ledger, whoever ended them: what was observed
+// is found again by the live observation that a lost ledger is rebuilt from.
+func (a *account) remember(stored *v1alpha1.DeviceLedger, written []v1alpha1.Hold, gone map[types.UID]bool) {
 	now := a.l.o.Clock.Now()
+	held := make(map[types.UID]bool, len(stored.Status.Holds))
+	for i := range stored.Status.Holds {
+		held[stored.Status.Holds[i].UID] = true
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for uid, h := range a.own {
-		if gone[uid] || now.Sub(h.at) >= a.l.o.HoldAge {
+		if gone[uid] || h.ledger == stored.UID && !held[uid] || now.Sub(h.at) >= a.l.o.HoldAge {
 			delete(a.own, uid)
 		}
 	}
@@ -192,7 +197,7 @@ func (a *account) remember(ledger types.UID, written []v1alpha1.Hold, gone map[t
 		if old, ok := a.own[h.UID]; ok {
 			at = old.at
 		}
-		a.own[h.UID] = ownHold{hold: h, ledger: ledger, at: at}
+		a.own[h.UID] = ownHold{hold: h, ledger: stored.UID, at: at}
 	}
 }
 

@@ -271,7 +271,7 @@ func (a *account) record(p *plan, stored *v1alpha1.DeviceLedger) {
 	if p.aged > 0 {
 		r.Aged(p.aged)
 	}
-	a.remember(stored.UID, append(p.reinserted, p.added...), seen)
+	a.remember(stored, append(p.reinserted, p.added...), seen)
 	a.see(stored, true)
 }
 

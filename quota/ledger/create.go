@@ -46,7 +46,7 @@ func (a *account) create(ctx context.Context) (*v1alpha1.DeviceLedger, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.remember(stored.UID, stored.Status.Holds, nil)
+	a.remember(stored, stored.Status.Holds, nil)
 	if first(stored, o.Quota, a.l.o.HoldAge) {
 		a.mu.Lock()
 		a.young = versionOf(stored)

@@ -143,7 +143,7 @@ func lifeMutations() []mutation {
 		byScript("TestW3", "no rebuilding window", "ledger-deleted", create, "l.Status.Rebuilding = true", "l.Status.Rebuilding = false"),
 		{"rebuilding in memory only", []patch{
 			{create, "	l.Status.Rebuilding = true\n", "	l.Status.Rebuilding = false\n"},
-			{create, "	a.remember(stored.UID", "	a.mu.Lock()\n	a.marked, a.markedAt = stored.UID, a.l.o.Clock.Now()\n	a.mu.Unlock()\n	a.remember(stored.UID"},
+			{create, "	a.remember(stored", "	a.mu.Lock()\n	a.marked, a.markedAt = stored.UID, a.l.o.Clock.Now()\n	a.mu.Unlock()\n	a.remember(stored"},
 			{plan, "	if l.Rebuilding {\n", "	if l.Rebuilding || p.a.marked == p.base.UID && p.a.l.o.Clock.Now().Before(p.a.markedAt.Add(p.a.l.o.HoldAge)) {\n"},
 		}, "TestModel/^ledger-deleted$|TestW3"},
 		byScript("TestW3", "rebuilding ended by a cache", "ledger-deleted", plan, "p.look.source == SourceLive && p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
@@ -172,6 +172,6 @@ func countMutations() []mutation {
 		byScript("TestW4", "zero-excess claims without a hold", "extended-pods", plan, "	case own < 0 && p.full(e):\n", "	case own < 0 && len(quota.Positive(h.Charge)) == 0:\n	case own < 0 && p.full(e):\n"),
 		byScript("TestW4", "a scheduler's claim beside its pod for ever", "extended-pods", settle, "	h.Charge = Excess(h.Full, podCharge(h.PodUID, holds, o))\n", "	h.Charge = corev1.ResourceList{}\n"),
 		one("holds do not count", "two-replicas", tally, `quota.Add(l.Used, quota.HoldSum(l.Holds, "", nil, false))`, "quota.Copy(l.Used)"),
-		one("a lost answer counts as no hold", "two-replicas", commit, "	a.remember(stored.UID,", "	stored.Status.Holds = stored.Status.Holds[:len(stored.Status.Holds)-min(1, len(p.added))]\n	a.remember(stored.UID,"),
+		one("a lost answer counts as no hold", "two-replicas", commit, "	a.remember(stored,", "	stored.Status.Holds = stored.Status.Holds[:len(stored.Status.Holds)-min(1, len(p.added))]\n	a.remember(stored,"),
 	}
 }
