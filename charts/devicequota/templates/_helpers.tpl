@@ -132,6 +132,11 @@ webhookBindAddress: ":{{ .Values.webhookPort }}"
 healthProbeBindAddress: ":{{ .Values.healthPort }}"
 metricsBindAddress: {{ ternary (printf ":%v" .Values.metrics.port) "0" .Values.metrics.enabled | quote }}
 metricsSecure: {{ .Values.metrics.secure }}
+metricsProjectSeries: {{ .Values.metrics.projectSeries }}
+{{- with .Values.tracing.endpoint }}
+tracingEndpoint: {{ . | quote }}
+tracingSamplingRatePerMillion: {{ $.Values.tracing.samplingRatePerMillion }}
+{{- end }}
 {{- with .Values.pprofBindAddress }}
 pprofBindAddress: {{ . | quote }}
 {{- end }}
