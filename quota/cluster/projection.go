@@ -26,10 +26,11 @@ type ProjectionOptions struct {
 	Client   client.WithWatch
 	View     *View
 	Platform Platform
-	// Budget is how many projections are written per second, so long as that is enough to
-	// write each of them once a minute. Zero means DefaultBudget.
+	// Budget is how many projections are written per second of those that only see another
+	// total, so long as that is enough to write each of them once a minute. Zero means
+	// DefaultBudget. Projects in which something changed have four times as much, of their own.
 	Budget float64
-	// Workers is how many are written at the same time. Zero means 4.
+	// Workers is how many are written at the same time. Zero means 8.
 	Workers int
 	// Interval is the least time between two writes of one quota's status. Zero means DefaultInterval.
 	Interval time.Duration
@@ -87,7 +88,7 @@ func NewProjection(o ProjectionOptions) *Projection {
 		o.Budget = DefaultBudget
 	}
 	if o.Workers == 0 {
-		o.Workers = 4
+		o.Workers = 8
 	}
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
@@ -209,82 +210,106 @@ func (p *Projection) work(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	free := make(chan struct{}, p.o.Workers)
-	budget := tokens{clock: p.o.Clock, last: p.o.Clock.Now()}
+	pace := newPacer(p.o.Clock.Now())
 	for {
-		key, ok := p.next()
-		if !ok {
-			if !p.queue.wait(ctx) {
-				return
-			}
-			continue
-		}
-		if wait := budget.take(p.rate()); wait > 0 && !p.sleep(ctx, wait) {
-			return
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case free <- struct{}{}:
+		}
+		key, paid, wait := p.next(pace)
+		if paid == nil {
+			<-free
+			if !p.queue.wait(ctx, p.o.Clock, wait) {
+				return
+			}
+			continue
 		}
 		wg.Go(func() {
 			defer func() { <-free }()
 			wrote, err := p.project(ctx, key)
 			p.finish(key, err)
 			if !wrote {
-				budget.giveBack()
+				p.giveBack(paid)
 			}
 		})
 	}
 }
 
+// pacer says what may be written when. Projects in which something changed, and statuses, do
+// not wait for those that only see another total; those are paced by the budget, but have
+// their turn when both wait.
+type pacer struct {
+	urgent, rest tokens
+	turn         int
+}
+
+func newPacer(now time.Time) *pacer {
+	return &pacer{urgent: tokens{last: now}, rest: tokens{last: now}}
+}
+
+// urgentFactor is how much more than the budget may be written of what is urgent. That is bounded by
+// itself: each change is written once per quota and second in its own project.
+const urgentFactor = 4
+
+// restTurn: of so many writes one is of the rest, when both wait.
+const restTurn = 4
+
+// idle is how long to wait when nothing is queued: what waits for a time does not wake.
+const idle = 100 * time.Millisecond
+
+// next takes out what is to be written next and the tokens that it was paid with; nil when it
+// is too early for all that waits, with the time to wait.
+func (p *Projection) next(pace *pacer) (projectionKey, *tokens, time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.o.Clock.Now()
+	p.queue.promote(now)
+	wait := idle
+	pace.turn++
+	for _, urgent := range []bool{pace.turn%restTurn != 0, pace.turn%restTurn == 0} {
+		lane, rate := &pace.rest, p.rateLocked()
+		if urgent {
+			lane, rate = &pace.urgent, p.o.Budget*urgentFactor
+		}
+		if !p.queue.waits(urgent) {
+			continue
+		}
+		early := lane.take(now, rate)
+		if early == 0 {
+			return p.queue.take(urgent), lane, 0
+		}
+		wait = min(wait, early)
+	}
+	return projectionKey{}, nil, wait
+}
+
 // tokens is a bucket of one second's budget.
 type tokens struct {
-	clock clock.PassiveClock
-
-	mu    sync.Mutex // protects the following
 	count float64
 	last  time.Time
 }
 
-// take takes a token and returns how long to wait for it at the given rate per second.
-func (t *tokens) take(rate float64) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := t.clock.Now()
+// take takes a token at the given rate per second, or returns how long it is until there is one.
+func (t *tokens) take(now time.Time, rate float64) time.Duration {
 	t.count = min(rate, t.count+rate*now.Sub(t.last).Seconds())
 	t.last = now
+	if t.count < 1 {
+		return max(time.Millisecond, time.Duration((1-t.count)/rate*float64(time.Second)))
+	}
 	t.count--
-	return time.Duration(max(0, -t.count/rate) * float64(time.Second))
+	return 0
 }
 
-func (t *tokens) giveBack() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (p *Projection) giveBack(t *tokens) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	t.count++
 }
 
-// rate is the budget in writes per second, raised so that all that waits is written in time.
-func (p *Projection) rate() float64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// rateLocked is the budget in writes per second, raised so that all that waits is written in time.
+func (p *Projection) rateLocked() float64 {
 	return max(p.o.Budget, float64(p.queue.len())/within.Seconds())
-}
-
-func (p *Projection) sleep(ctx context.Context, d time.Duration) bool {
-	timer := p.o.Clock.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C():
-		return true
-	}
-}
-
-func (p *Projection) next() (projectionKey, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.queue.next(p.o.Clock.Now())
 }
 
 // finish lets the key be projected again, later if it did not succeed.

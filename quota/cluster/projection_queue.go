@@ -3,14 +3,16 @@ package cluster
 import (
 	"context"
 	"time"
+
+	"k8s.io/utils/clock"
 )
 
 // projectionKey is one projection: a quota in a namespace, or the quota's own status when the
 // namespace is empty.
 type projectionKey struct{ quota, namespace string }
 
-// projectionQueue keeps what waits to be written, each once: first what is urgent, in the
-// order it came, then the rest. Its methods need the lock of its owner, but for wait.
+// projectionQueue keeps what waits to be written, each once: what is urgent and the rest, each
+// in the order it came. Its methods need the lock of its owner, but for wait.
 type projectionQueue struct {
 	urgent, rest []projectionKey
 	// queued tells for what waits whether it is urgent. A key that became urgent is in both
@@ -75,39 +77,56 @@ func (q *projectionQueue) done(key projectionKey) {
 	}
 }
 
-// next takes the next key out, until done.
-func (q *projectionQueue) next(now time.Time) (projectionKey, bool) {
+// promote queues what waited for a time that has come.
+func (q *projectionQueue) promote(now time.Time) {
 	for key, at := range q.due {
 		if !at.After(now) {
 			delete(q.due, key)
 			q.add(key, true)
 		}
 	}
-	for _, list := range []*[]projectionKey{&q.urgent, &q.rest} {
-		for len(*list) > 0 {
-			key := (*list)[0]
-			*list = (*list)[1:]
-			if _, waits := q.queued[key]; waits {
-				delete(q.queued, key)
-				q.taken[key] = true
-				return key, true
-			}
-		}
-	}
-	return projectionKey{}, false
 }
 
-// wait returns true when there may be something to do, false when ctx ended. It wakes up by
-// itself for keys that wait for a time.
-func (q *projectionQueue) wait(ctx context.Context) bool {
-	timer := time.NewTimer(100 * time.Millisecond)
+// waits tells whether anything urgent, or anything else, waits now.
+func (q *projectionQueue) waits(urgent bool) bool {
+	list := q.list(urgent)
+	for len(*list) > 0 {
+		if _, waits := q.queued[(*list)[0]]; waits {
+			return true
+		}
+		*list = (*list)[1:] // it had its turn in the other list
+	}
+	return false
+}
+
+func (q *projectionQueue) list(urgent bool) *[]projectionKey {
+	if urgent {
+		return &q.urgent
+	}
+	return &q.rest
+}
+
+// take takes the first urgent key out, or the first other one, until done. Something of that
+// kind has to wait.
+func (q *projectionQueue) take(urgent bool) projectionKey {
+	list := q.list(urgent)
+	key := (*list)[0]
+	*list = (*list)[1:]
+	delete(q.queued, key)
+	q.taken[key] = true
+	return key
+}
+
+// wait returns true when there may be something to do, at the latest after d, false when ctx ended.
+func (q *projectionQueue) wait(ctx context.Context, c clock.WithTicker, d time.Duration) bool {
+	timer := c.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-q.wake:
 		return true
-	case <-timer.C:
+	case <-timer.C():
 		return true
 	}
 }

@@ -67,12 +67,29 @@ func (s *stage) offer(project string, claims int64) {
 	s.Offer("q", o)
 }
 
+// take takes out what is queued, whatever the budget: urgent first.
+func (s *stage) take() (projectionKey, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return takeAny(&s.queue, s.clock.Now())
+}
+
+func takeAny(q *projectionQueue, now time.Time) (projectionKey, bool) {
+	q.promote(now)
+	for _, urgent := range []bool{true, false} {
+		if q.waits(urgent) {
+			return q.take(urgent), true
+		}
+	}
+	return projectionKey{}, false
+}
+
 // drain writes what is queued and returns the keys in order.
 func (s *stage) drain() []projectionKey {
 	s.t.Helper()
 	var keys []projectionKey
 	for {
-		key, ok := s.next()
+		key, ok := s.take()
 		if !ok {
 			return keys
 		}
@@ -225,31 +242,84 @@ func TestALargeStatusIsWrittenMoreRarely(t *testing.T) {
 func TestTheBudgetGrowsSoThatEverythingIsWrittenWithinAMinute(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, 0)
-	if got := s.rate(); got != DefaultBudget {
+	if got := s.rateLocked(); got != DefaultBudget {
 		t.Errorf("idle: want %v, got %v", DefaultBudget, got)
 	}
 	for i := range 30000 {
 		s.used[fmt.Sprintf("p%d", i)] = corev1.ResourceList{}
 	}
 	s.offer("p0", 1)
-	if got := s.rate(); got < 30000/60.0 {
+	if got := s.rateLocked(); got < 30000/60.0 {
 		t.Errorf("30000 waiting: %v writes per second", got)
 	}
 }
 
 func TestTheBudgetIsAtMostOneSecondsWorthAtOnce(t *testing.T) {
 	t.Parallel()
-	c := testclock.NewFakeClock(time.Unix(1, 0))
-	b := tokens{clock: c, last: c.Now()}
-	c.Step(time.Hour)
+	now := time.Unix(1, 0)
+	b := tokens{last: now}
+	now = now.Add(time.Hour)
 	waited := 0
 	for range 60 {
-		if b.take(50) > 0 {
+		if b.take(now, 50) > 0 {
 			waited++
 		}
 	}
 	if waited != 10 {
 		t.Errorf("want 10 of 60 to wait, got %d", waited)
+	}
+	if wait := b.take(now, 50); wait != 20*time.Millisecond {
+		t.Errorf("want 20ms until the next, got %v", wait)
+	}
+}
+
+// Two quotas over 1000 projects and 50 changes a second, each in another project, so that all
+// the time more has to be written at once than the budget, and everything else too.
+func TestUnderLoadTheOwnProjectIsWrittenSoonAndAllWithinAMinute(t *testing.T) {
+	t.Parallel()
+	const changes, seconds, projects = 50, 150, 1000
+	s := newStage(t, 0)
+	pace := newPacer(s.clock.Now())
+	since := map[bool]map[projectionKey]time.Time{true: {}, false: {}} // urgent -> key -> when it was queued
+	add := func(project int, urgent bool) {
+		for _, quota := range []string{"a", "b"} {
+			key := projectionKey{quota, fmt.Sprint(project % projects)}
+			if _, waits := since[urgent][key]; !waits {
+				since[urgent][key] = s.clock.Now()
+			}
+			s.queue.add(key, urgent)
+		}
+	}
+	worst := map[bool]time.Duration{}
+	writes := 0
+	for step := range changes * seconds {
+		add(step*7, true)
+		if step%changes == 0 { // a recount, which changes the total
+			for i := range projects {
+				add(i, false)
+			}
+		}
+		for range 6 { // 300 writes a second can be made
+			key, paid, _ := s.next(pace)
+			if paid == nil {
+				break
+			}
+			writes++
+			for urgent, at := range since {
+				if queued, ok := at[key]; ok {
+					worst[urgent] = max(worst[urgent], s.clock.Now().Sub(queued))
+					delete(at, key)
+				}
+			}
+			s.finish(key, nil)
+		}
+		s.clock.Step(time.Second / changes)
+	}
+	if worst[true] > time.Second || worst[false] > time.Minute {
+		t.Errorf("a project in which something changed waited %v, another one %v", worst[true], worst[false])
+	}
+	if perChange := float64(writes) / (changes * seconds); perChange > 2+1.1 {
+		t.Errorf("%.2f writes per change, want two at once and the budget", perChange)
 	}
 }
 
@@ -267,7 +337,7 @@ func TestQueueTakesEachKeyOnceAndUrgentOnesFirst(t *testing.T) {
 	var got []projectionKey
 	take := func() {
 		for {
-			key, ok := q.next(now)
+			key, ok := takeAny(&q, now)
 			if !ok {
 				return
 			}
