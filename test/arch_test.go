@@ -58,11 +58,11 @@ func within(path, pkg string) bool {
 func TestPackagesDependOnlyOnWhatTheyMay(t *testing.T) {
 	t.Parallel()
 	all := packages(t)
-	client, manager := "k8s.io/client-go", "sigs.k8s.io/controller-runtime"
+	client, manager, tracing := "k8s.io/client-go", "sigs.k8s.io/controller-runtime", "go.opentelemetry.io"
 	for pkg, forbidden := range map[string][]string{
-		"quota":          {client, manager, module + "allocator", module + "quota/ledger", module + "quota/cluster"},
-		"quota/v1alpha1": {client, manager, module + "allocator"},
-		"quota/ledger":   {client, manager, module + "allocator", module + "quota/cluster"},
+		"quota":          {client, manager, tracing, module + "allocator", module + "quota/ledger", module + "quota/cluster"},
+		"quota/v1alpha1": {client, manager, tracing, module + "allocator"},
+		"quota/ledger":   {client, manager, tracing, module + "allocator", module + "quota/cluster"},
 		"allocator":      {client, manager, module + "quota", module + "allocator/cluster"},
 	} {
 		p, found := all[pkg]
