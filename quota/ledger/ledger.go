@@ -20,6 +20,9 @@ const (
 	DefaultStoreTimeout = 10 * time.Second
 )
 
+// nameShare is the part of MaxHolds that holds of one name may take.
+const nameShare = 8
+
 // Options of a Ledger. The zero value means the defaults.
 type Options struct {
 	// Clock defaults to the real one. Its differences must be monotonic.
@@ -33,7 +36,8 @@ type Options struct {
 	// MaxBatch bounds the requests that one write admits. Defaults to DefaultMaxBatch.
 	MaxBatch int
 	// MaxHolds bounds the holds in one ledger; beyond it requests are Busy. Advisory holds
-	// take at most half of it. Defaults to DefaultMaxHolds.
+	// take at most half of it, those of one project three quarters, those of one name an eighth.
+	// Defaults to DefaultMaxHolds.
 	MaxHolds int
 	// StoreTimeout bounds each call of the Store and the View. Defaults to DefaultStoreTimeout.
 	StoreTimeout time.Duration

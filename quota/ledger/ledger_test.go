@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -240,7 +241,7 @@ func TestHoldsAreCapped(t *testing.T) {
 			wantVerdict(t, d, map[bool]Verdict{true: Allowed, false: Busy}[i < 2])
 		}
 		for i := 10; i < 14; i++ {
-			d := admit(t, l, w.claim(i, "ns0", fmt.Sprint(i), 1))
+			d := admit(t, l, w.claim(i, nsName(i%2), fmt.Sprint(i), 1))
 			wantVerdict(t, d, map[bool]Verdict{true: Allowed, false: Busy}[i < 12])
 			if d.Verdict == Busy && d.Busy == "" {
 				t.Error("want a reason")
@@ -249,8 +250,42 @@ func TestHoldsAreCapped(t *testing.T) {
 	})
 }
 
+// TestALoopInVainLeavesRoomForOthers: for a name that exists already, or in a project where
+// another webhook denies what was admitted here, holds end by age only.
+func TestALoopInVainLeavesRoomForOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		name    func(i int) string
+		allowed int
+	}{
+		"of one name":    {func(int) string { return "same" }, 10},
+		"in one project": {func(i int) string { return fmt.Sprint("c", i) }, 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, Options{MaxHolds: 80}, 1, 1000, func(t *testing.T, w *world, l *Ledger) {
+				got := map[Verdict]int{}
+				for i := range c.allowed + 5 {
+					d, err := l.Admit(t.Context(), w.claim(i, "ns0", c.name(i), 1))
+					if err != nil {
+						t.Fatal(err)
+					}
+					got[d.Verdict]++
+				}
+				if want := map[Verdict]int{Allowed: c.allowed, Busy: 5}; !maps.Equal(got, want) {
+					t.Errorf("want answers %v, got %v", want, got)
+				}
+				wantVerdict(t, admit(t, l, w.claim(100, "ns1", "other", 1)), Allowed)
+				if c.allowed < 60 {
+					wantVerdict(t, admit(t, l, w.claim(101, "ns0", "other", 1)), Allowed)
+				}
+				time.Sleep(DefaultHoldAge)
+				wantVerdict(t, admit(t, l, w.claim(102, "ns0", "same", 1)), Allowed)
+			})
+		})
+	}
+}
+
 func TestAFullLedgerIsLookedAtLive(t *testing.T) {
-	inWorld(t, Options{MaxHolds: 3}, 1, 100, func(t *testing.T, w *world, l *Ledger) {
+	inWorld(t, Options{MaxHolds: 4}, 1, 100, func(t *testing.T, w *world, l *Ledger) {
 		w.current = false // the watch has stalled
 		w.replicas[0].advanceLedger()
 		for i := range 5 {

@@ -305,22 +305,32 @@ func (p *plan) obstacle(e *entry) result {
 	}
 }
 
-// full returns true if there is no place for another hold.
+// full returns true if there is no place for another hold, or the entry's project or name has
+// its share: whoever tries in vain in a loop, for a name that exists or against another webhook,
+// must not keep the other projects waiting.
 func (p *plan) full(e *entry) bool {
-	holds := p.next.Status.Holds
-	if len(holds) >= p.a.l.o.MaxHolds {
+	holds, most := p.next.Status.Holds, p.a.l.o.MaxHolds
+	if len(holds) >= most {
 		return true
 	}
-	if !e.hold.Advisory {
+	if len(holds) < most/nameShare {
 		return false
 	}
-	n := 0
+	advisory, project, name := 0, 0, 0
 	for i := range holds {
-		if holds[i].Advisory {
-			n++
+		h := &holds[i]
+		if h.Advisory {
+			advisory++
+		}
+		if h.Namespace != e.hold.Namespace {
+			continue
+		}
+		project++
+		if h.Name == e.hold.Name {
+			name++
 		}
 	}
-	return n >= p.a.l.o.MaxHolds/2
+	return e.hold.Advisory && advisory >= most/2 || project >= most-most/4 || name >= max(most/nameShare, 1)
 }
 
 // add puts the entry's hold into the ledger. A second delivery of one object shares the hold,

@@ -626,3 +626,57 @@ func TestALedgerIsCreatedFromALiveObservation(t *testing.T) {
 		s.wantAnswer(b, Denied)
 	})
 }
+
+// TestALeaderLostDuringASettleLeavesItToTheNext: whether its write was stored or not.
+func TestALeaderLostDuringASettleLeavesItToTheNext(t *testing.T) {
+	for name, v := range map[string]verdict{"written": vLose, "not written": vFail} {
+		t.Run(name, func(t *testing.T) {
+			play(t, scriptConfig(2), func(s *script) {
+				a := s.asks(0, kClaim, 0, "a", 1)
+				s.flow(0)
+				s.persist(a.r)
+				s.sees(0, kClaim)
+				s.sees(1, kClaim)
+				s.settles(1)
+				s.letsGo(1, "put ledger", v)
+				s.crash(s.replicas[1])
+				s.rest()
+				s.wantCounted(a, true)
+				s.sees(0)
+				s.settles(0)
+				s.flow(0)
+				if l := s.status(); len(l.Holds) != 0 || s.count() != 1 {
+					s.t.Errorf("want use of 1 and no hold, got %d and holds %v", s.count(), l.Holds)
+				}
+			})
+		})
+	}
+}
+
+// TestTwoLeadersForAMomentDoNotUndoEachOther: the one that lost its lease does not know it yet,
+// and its caches are older.
+func TestTwoLeadersForAMomentDoNotUndoEachOther(t *testing.T) {
+	play(t, scriptConfig(2), func(s *script) {
+		a := s.asks(0, kClaim, 0, "a", 1)
+		s.flow(0)
+		b := s.asks(0, kClaim, 0, "b", 1)
+		s.flow(0)
+		s.persist(a.r)
+		s.sees(0, kClaim)
+		s.settles(0) // it would end the hold of a only, and waits to be written
+		s.persist(b.r)
+		s.sees(1, kClaim)
+		s.settles(1)
+		s.lets(1, "put ledger")
+		if l := s.status(); len(l.Holds) != 0 || s.count() != 2 {
+			s.t.Errorf("want both used by the new leader's settle, got %d and holds %v", s.count(), l.Holds)
+		}
+		before := s.ledgers[quotaName(0)].ResourceVersion
+		s.flow(0) // conflicts
+		s.wantCounted(a, true)
+		s.wantCounted(b, true)
+		if after := s.ledgers[quotaName(0)].ResourceVersion; after != before {
+			s.t.Errorf("want nothing written by the old leader, got version %s after %s", after, before)
+		}
+	})
+}
