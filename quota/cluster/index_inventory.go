@@ -22,14 +22,15 @@ type seedKey struct {
 	uid   types.UID
 }
 
-// setInventory makes all charges follow the inventory. Charges are computed without the
-// lock; until they are put in, all at once, the index keeps its old versions.
-func (x *index) setInventory(at inventoryAt) {
+// setInventory makes all charges follow the inventory, and returns how long that took: 0 when
+// nothing had to be charged anew. Charges are computed without the lock; until they are put
+// in, all at once, the index keeps its old versions.
+func (x *index) setInventory(at inventoryAt) time.Duration {
 	x.mu.Lock()
 	if x.charger != nil && x.revision == at.inventory.Revision() {
 		x.setInventoryVersionLocked(at)
 		x.mu.Unlock()
-		return
+		return 0
 	}
 	jobs := x.jobsLocked()
 	x.mu.Unlock()
@@ -57,6 +58,7 @@ func (x *index) setInventory(at inventoryAt) {
 		x.changed(Change{Quota: name})
 	}
 	x.recount = x.clock.Since(begun)
+	return x.recount
 }
 
 // size returns how many claims and pods are counted, and how long the last recount took.

@@ -473,3 +473,13 @@ func TestLastKnownChargeOutlivesTheDevicesAndARestart(t *testing.T) {
 	restarted.view.index.seed("q", []v1alpha1.RememberedCharge{{UID: "u", Charge: known}})
 	restarted.equal("after a restart", known, restarted.view.Cached().Observe("q", nil, nil).Used)
 }
+
+func TestRecountsLeaveTimeForAdmission(t *testing.T) {
+	t.Parallel()
+	v := &View{o: Options{InventoryPause: 200 * time.Millisecond}}
+	for took, want := range map[time.Duration]time.Duration{0: 200 * time.Millisecond, time.Millisecond: 200 * time.Millisecond, time.Second: 4 * time.Second, time.Minute: 5 * time.Second} {
+		if got := v.pauseAfter(took); got != want {
+			t.Errorf("after a recount of %v: want a pause of %v, got %v", took, want, got)
+		}
+	}
+}

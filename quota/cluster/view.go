@@ -162,18 +162,31 @@ func (v *View) followInventory(ctx context.Context) {
 			return
 		case <-v.kick:
 		}
+		var took time.Duration
 		if v.Filled() {
-			v.index.setInventory(v.inventoryAt())
+			took = v.index.setInventory(v.inventoryAt())
 		} else {
 			v.kickInventory() // what is still missing does not tell when it came
 		}
-		pause.Reset(v.o.InventoryPause)
+		pause.Reset(v.pauseAfter(took))
 		select {
 		case <-ctx.Done():
 			return
 		case <-pause.C:
 		}
 	}
+}
+
+// recountShare is how many times as long as a recount the pause after it is: while a driver is
+// rolled out over thousands of nodes, every slice changes the inventory for minutes.
+const (
+	recountShare = 4
+	mostPause    = 5 * time.Second
+)
+
+// pauseAfter returns how long to wait after a recount that took so long.
+func (v *View) pauseAfter(took time.Duration) time.Duration {
+	return max(v.o.InventoryPause, min(recountShare*took, mostPause))
 }
 
 // kickInventory makes followInventory look.
