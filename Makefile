@@ -72,7 +72,7 @@ test-mutations: ## Break one rule of the ledger at a time; the model test must c
 	$(GO) run ./quota/ledger/internal/mutate
 
 .PHONY: chaos
-chaos: controlplane ## Check the ledger's invariants under load and random faults, about 4 minutes
+chaos: controlplane ## Check the ledger's invariants under load, faults, upgrade and restart, about 6 minutes
 	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -tags chaos -count=1 -v -timeout 15m ./test/chaos
 
 .PHONY: soak
