@@ -22,8 +22,19 @@ func everything(c *modelConfig) {
 	c.relabel, c.hardChange, c.keyChange, c.recreate, c.ledgerDelete, c.bump, c.shrink, c.regrow, c.ext = true, true, true, true, true, true, true, true, true
 }
 
+// stalledConfigs are worlds in which one watch of one replica stands still all the time.
+func stalledConfigs() []modelConfig {
+	var out []modelConfig
+	for i, name := range []string{"claims", "pods", "namespaces", "quotas", "ledgers"} {
+		out = append(out, configOf("the watch of "+name+" stands still", func(c *modelConfig) {
+			c.stalled, c.crash, c.relabel, c.hardChange, c.steps = 1+i, false, true, true, 300
+		}))
+	}
+	return out
+}
+
 func modelConfigs() []modelConfig {
-	return []modelConfig{
+	return append(stalledConfigs(),
 		configOf("one replica", func(c *modelConfig) { c.replicas = 1 }),
 		configOf("two replicas", func(c *modelConfig) {}),
 		configOf("three replicas one place", func(c *modelConfig) { c.replicas, c.hard, c.maxCharge = 3, 1, 1 }),
@@ -47,7 +58,7 @@ func modelConfigs() []modelConfig {
 			everything(c)
 			c.persist, c.age, c.steps, c.maxRequests = 34*time.Second, 40*time.Second, 800, 60
 		}),
-	}
+	)
 }
 
 // oneThread makes the bubbles' goroutines run in nearly the same order for the same seed.

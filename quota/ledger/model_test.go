@@ -36,6 +36,9 @@ type modelConfig struct {
 	background                         bool
 	// lean: time passes in whole ages only, to meet the edges of age often.
 	lean bool
+	// stalled is the one watch of the first replica that stands still: 1 + its kind, 1 + kinds
+	// for that of ledgers; 0: none does.
+	stalled int
 }
 
 func baseConfig() modelConfig {
@@ -565,6 +568,7 @@ func (m *model) cacheActions(add func(int, func())) {
 	for _, r := range m.replicas {
 		for k := range kinds {
 			switch {
+			case r.i == 0 && m.c.stalled == 1+int(k):
 			case r.c[k].pos < len(m.res[k].log):
 				add(5, func() { m.logf("r%d sees next %v", r.i, components[k]); r.advance(k, m.c.noise && m.n(4) == 0) })
 				if m.c.crash {
@@ -574,7 +578,7 @@ func (m *model) cacheActions(add func(int, func())) {
 				add(1, func() { r.c[k].rv, r.c[k].shown = m.res[k].cur, m.res[k].cur })
 			}
 		}
-		if r.ledgerPos < len(m.ledgerL) {
+		if r.ledgerPos < len(m.ledgerL) && !(r.i == 0 && m.c.stalled == 1+int(kinds)) {
 			add(5, r.advanceLedger)
 		}
 		if m.c.crash {
