@@ -39,20 +39,37 @@ func (f *Failure) String() string {
 	return strings.Join(f.Lines, "\n")
 }
 
+// Beside plays a scenario elsewhere, too: it is called after each step that was as expected,
+// with the requests of the step, those of controllers too, in order, and the cluster as it is
+// then, which must not be changed. What it returns is not as expected, as Failure.Lines.
+type Beside func(ctx context.Context, c *sim.Cluster, step *Step, requests []sim.Request) ([]string, error)
+
 // Run plays the scenario. The error tells that ctx ended.
-func Run(ctx context.Context, s *Scenario) (Outcome, error) {
+func Run(ctx context.Context, s *Scenario) (Outcome, error) { return RunBeside(ctx, s, nil) }
+
+// RunBeside is Run with a Beside, which may be nil.
+func RunBeside(ctx context.Context, s *Scenario, beside Beside) (Outcome, error) {
 	begun := time.Now()
 	out := Outcome{Scenario: s}
-	cluster, err := sim.New(sim.Options{
+	var requests []sim.Request
+	options := sim.Options{
 		AdminAccess: webhooks.AdminAccessPolicy(s.Options.AdminAccess), MayUseAdminAccess: s.Options.MayUseAdminAccess,
 		OpenShift: s.Options.Platform == "openshift",
-	})
+	}
+	if beside != nil {
+		options.Follow = func(r sim.Request) { requests = append(requests, r) }
+	}
+	cluster, err := sim.New(options)
 	if err != nil {
 		return out, err
 	}
 	for i := range s.Steps {
 		step := &s.Steps[i]
+		requests = nil
 		lines, err := take(ctx, cluster, step)
+		if beside != nil && err == nil && len(lines) == 0 {
+			lines, err = beside(ctx, cluster, step, requests)
+		}
 		if ctx.Err() != nil {
 			return out, ctx.Err()
 		}

@@ -86,6 +86,9 @@ func (c *Cluster) Create(ctx context.Context, obj runtime.Object, user authentic
 		if err != nil {
 			return Result{}, err
 		}
+		if c.o.Follow != nil {
+			c.tell(admissionv1.Create, obj.DeepCopyObject(), user, &Result{Object: RefOf(obj), Allowed: true, Code: http.StatusCreated})
+		}
 		return c.createWorkload(ctx, obj, pods)
 	}
 	a, err := c.create(ctx, obj, user)
@@ -111,6 +114,9 @@ func (c *Cluster) create(ctx context.Context, obj runtime.Object, user authentic
 		m.SetName(fmt.Sprintf("%s%05d", m.GetGenerateName(), c.state.version))
 		c.state.mu.Unlock()
 		a.Object.Name = m.GetName()
+	}
+	if c.o.Follow != nil {
+		defer c.tell(a.op, obj.DeepCopyObject(), user, &a.Result)
 	}
 	if err := c.ensureNamespace(m.GetNamespace()); err != nil {
 		a.refuse(http.StatusNotFound, metav1.StatusReasonNotFound, err.Error())

@@ -41,6 +41,9 @@ type Options struct {
 	Exempt []string
 	// Namespaces makes a namespace that does not exist when an object needs it.
 	Namespaces bool
+	// Follow, if set, is called with every request that was answered: those that the Cluster is
+	// asked and those of the controllers that it plays, in order. It must not call the Cluster.
+	Follow func(Request)
 	// Allocator options; without any feature, those that kube-scheduler has by default.
 	Allocator allocator.Options
 }

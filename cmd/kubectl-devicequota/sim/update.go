@@ -27,6 +27,9 @@ func (c *Cluster) Update(ctx context.Context, obj runtime.Object, user authentic
 	c.clock.advance(time.Second)
 	ref := RefOf(obj)
 	a := &attempt{user: user, op: admissionv1.Update, Result: Result{Object: ref, Allowed: true, Code: http.StatusOK}}
+	if c.o.Follow != nil {
+		defer c.tell(a.op, obj.DeepCopyObject(), user, &a.Result)
+	}
 	old := c.stored(ref)
 	if old == nil {
 		a.refuse(http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", resourceOf(ref.Kind), ref.Name))
@@ -131,9 +134,12 @@ func sameSpec(api *devices.API, a, b runtime.Object) bool {
 
 // Delete removes an object as the user, and what belongs to it: the pods of a workload, the
 // claims made for a pod, all of a namespace. A claim that pods use stays until they are gone.
-func (c *Cluster) Delete(ctx context.Context, ref Ref) (Result, error) {
+func (c *Cluster) Delete(ctx context.Context, ref Ref) (r Result, err error) {
+	if c.o.Follow != nil {
+		defer func() { c.tell(admissionv1.Delete, nil, User("", nil), &r) }()
+	}
 	c.clock.advance(time.Second)
-	r := Result{Object: ref, Allowed: true, Code: http.StatusOK}
+	r = Result{Object: ref, Allowed: true, Code: http.StatusOK}
 	key := types.NamespacedName{Namespace: ref.Kind + "/" + ref.Namespace, Name: ref.Name}
 	if pods, ok := c.made[key]; ok {
 		delete(c.made, key)

@@ -29,6 +29,9 @@ type Usage struct {
 	Conditions  []v1alpha1.LedgerCondition
 	// CRQ is the quota itself; it must not be modified.
 	CRQ *quotav1.ClusterResourceQuota
+	// Applied are the projections as they were read somewhere; nil: what they are by the above.
+	// namespace -> projection
+	Applied map[string]*quotav1.AppliedClusterResourceQuota
 }
 
 // Quotas returns the names of all quotas, sorted.
@@ -60,6 +63,10 @@ func (c *Cluster) Usage(ctx context.Context, n string) (Usage, error) {
 
 // Projected returns what the project is shown of the quota; false when it is shown nothing.
 func (u *Usage) Projected(namespace string) (*quotav1.AppliedClusterResourceQuota, bool) {
+	if u.Applied != nil {
+		applied := u.Applied[namespace]
+		return applied, applied != nil
+	}
 	if _, covered := u.ByNamespace[namespace]; !covered {
 		return nil, false
 	}
