@@ -14,6 +14,10 @@ type BuilderOptions struct {
 	// MaxCost bounds what the selectors of one Inventory.Candidates may cost, in CEL cost
 	// units. Zero means DefaultMaxCost.
 	MaxCost uint64
+	// CountersBesideDevices: a slice may define counter sets beside the devices that consume them,
+	// for these only, as in Kubernetes 1.33 and 1.34. Later versions accept no such slices, and
+	// their schedulers do not look at the devices in them.
+	CountersBesideDevices bool
 }
 
 // revisions numbers the Inventories of the process, so that those of two Builders differ.
@@ -27,6 +31,7 @@ var revisions atomic.Uint64
 // remembered of the selectors, so each event costs time proportional to the change.
 type Builder struct {
 	maxCost uint64
+	beside  bool // see BuilderOptions.CountersBesideDevices
 	engine  *engine
 
 	pools    *tree[*pool]
@@ -54,6 +59,7 @@ func NewBuilder(o BuilderOptions) *Builder {
 	}
 	return &Builder{
 		maxCost:  o.MaxCost,
+		beside:   o.CountersBesideDevices,
 		engine:   newEngine(),
 		slices:   map[string]*slice{},
 		byPool:   map[string]map[string]*slice{},
@@ -71,7 +77,7 @@ func (b *Builder) SetSlice(api *resourceapi.ResourceSlice) {
 		}
 		b.DeleteSlice(api.Name)
 	}
-	b.add(newSlice(api, b.rulesFor(api)))
+	b.add(newSlice(api, b.rulesFor(api), b.beside))
 }
 
 func (b *Builder) add(s *slice) {
@@ -245,7 +251,7 @@ func (b *Builder) taint(rule *resourceapi.DeviceTaintRule) {
 
 func (b *Builder) taintPool(key string) {
 	for name, s := range b.byPool[key] {
-		next := newSlice(s.api, b.rulesFor(s.api))
+		next := newSlice(s.api, b.rulesFor(s.api), b.beside)
 		next.outcomes.Store(s.outcomes.Load()) // selectors do not see taints
 		b.slices[name] = next
 		b.byPool[key][name] = next

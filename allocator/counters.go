@@ -49,11 +49,12 @@ func checkCounters(list []*slice, f poolFilter) (l *layout, invalid string) {
 			if l == nil {
 				l = &layout{sets: map[string]*counterSet{}}
 			}
-			if l.sets[set.Name] != nil {
+			name := s.counterSet(set.Name)
+			if l.sets[name] != nil {
 				return nil, fmt.Sprintf("duplicate counter set %q", set.Name)
 			}
 			added := &counterSet{number: len(l.sets), counters: make(map[string]int, len(set.Counters))}
-			l.sets[set.Name] = added
+			l.sets[name] = added
 			for _, name := range sortedKeys(set.Counters) {
 				added.counters[name] = len(l.totals)
 				l.names = append(l.names, set.Name+"/"+name)
@@ -81,7 +82,7 @@ func (l *layout) check(s *slice) string {
 			c := &d.api.ConsumesCounters[j]
 			var set *counterSet
 			if l != nil {
-				set = l.sets[c.CounterSet]
+				set = l.sets[s.counterSet(c.CounterSet)]
 			}
 			if set == nil {
 				return fmt.Sprintf("device %q consumes of counter set %q, which does not exist", d.api.Name, c.CounterSet)
@@ -117,7 +118,7 @@ func (l *layout) resolve(d *device) []use {
 	uses := make([]use, 0, len(d.api.ConsumesCounters))
 	for i := range d.api.ConsumesCounters {
 		c := &d.api.ConsumesCounters[i]
-		set := l.sets[c.CounterSet]
+		set := l.sets[d.slice.counterSet(c.CounterSet)]
 		if set == nil {
 			continue // a slice of another view of the pool
 		}

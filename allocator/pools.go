@@ -165,7 +165,8 @@ func deviceSlices(list []*slice, f poolFilter) []*slice {
 	return result
 }
 
-func hasCounterSets(s *slice) bool { return len(s.api.Spec.SharedCounters) > 0 }
+// hasCounterSets tells whether the slice defines counter sets and nothing else that counts.
+func hasCounterSets(s *slice) bool { return len(s.api.Spec.SharedCounters) > 0 && !s.beside }
 
 // duplicateDevice returns a device name that occurs twice, if there is one.
 func duplicateDevice(list []*slice) (name string, found bool) {

@@ -18,7 +18,8 @@ type slice struct {
 	reach   reach
 	// groups: a device declares compatibility groups. binding: one has binding conditions.
 	// consumes: one consumes counters. skips: node operations are optional.
-	groups, binding, consumes, skips bool
+	// beside: it defines counter sets for its own devices only.
+	groups, binding, consumes, skips, beside bool
 
 	outcomes atomic.Pointer[[]*outcomes]
 	resolved atomic.Pointer[resolvedUses]
@@ -91,8 +92,9 @@ func (r *reach) matches(node *corev1.Node) (bool, error) {
 }
 
 // newSlice prepares a slice. rules are the taint rules that may apply, in order.
-func newSlice(api *resourceapi.ResourceSlice, rules []*resourceapi.DeviceTaintRule) *slice {
+func newSlice(api *resourceapi.ResourceSlice, rules []*resourceapi.DeviceTaintRule, beside bool) *slice {
 	s := &slice{api: api, devices: make([]device, len(api.Spec.Devices)), skips: len(api.Spec.SkipNodeOperations) > 0}
+	s.beside = beside && len(api.Spec.SharedCounters) > 0 && len(api.Spec.Devices) > 0
 	s.reach = newReach(api.Spec.NodeName, api.Spec.AllNodes, api.Spec.NodeSelector)
 	if s.reach.unknown && ptr.Deref(api.Spec.PerDeviceNodeSelection, false) {
 		s.reach = reach{perNode: true}
@@ -117,6 +119,15 @@ func newSlice(api *resourceapi.ResourceSlice, rules []*resourceapi.DeviceTaintRu
 		}
 	}
 	return s
+}
+
+// counterSet returns the name under which the pool knows a counter set that the slice defines or
+// its devices consume. Names of sets have no slash.
+func (s *slice) counterSet(name string) string {
+	if s.beside {
+		return s.api.Name + "/" + name
+	}
+	return name
 }
 
 // brokenAttributes tells whether converting the attributes for CEL fails.

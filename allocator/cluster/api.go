@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/discovery"
 	draapiv1beta1 "k8s.io/dynamic-resource-allocation/api/v1beta1"
 	draapiv1beta2 "k8s.io/dynamic-resource-allocation/api/v1beta2"
@@ -41,6 +42,8 @@ type API struct {
 	Version string
 	// TaintRules is the served version of DeviceTaintRules, empty when there are none.
 	TaintRules string
+	// CountersBesideDevices: slices may have both; see allocator.BuilderOptions.
+	CountersBesideDevices bool
 
 	scheme *runtime.Scheme
 }
@@ -75,20 +78,20 @@ func AddToScheme(scheme *runtime.Scheme) error {
 // DiscoverAPI asks the API server for its most preferred version. ErrNotServed when it has
 // none; another error when it could not be asked.
 func DiscoverAPI(ctx context.Context, d discovery.DiscoveryInterface) (*API, error) {
-	served, err := discover(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	claims := served.of("resourceclaims", V1, V1beta2, V1beta1)
-	if len(claims) == 0 {
-		return nil, ErrNotServed
-	}
-	return NewAPI(claims[0], served.taintRules())
+	return discoverAPI(ctx, d, "")
 }
 
 // DiscoverVersion is DiscoverAPI for a version that somebody chose. It is an error that the API
 // server does not have it.
 func DiscoverVersion(ctx context.Context, d discovery.DiscoveryInterface, version string) (*API, error) {
+	return discoverAPI(ctx, d, version)
+}
+
+// firstSeparateCounters is the Kubernetes version that accepts only slices with counters or with
+// devices, not with both.
+const firstSeparateCounters = "1.35.0"
+
+func discoverAPI(ctx context.Context, d discovery.DiscoveryInterface, chosen string) (*API, error) {
 	served, err := discover(ctx, d)
 	if err != nil {
 		return nil, err
@@ -97,10 +100,26 @@ func DiscoverVersion(ctx context.Context, d discovery.DiscoveryInterface, versio
 	if len(claims) == 0 {
 		return nil, ErrNotServed
 	}
-	if !slices.Contains(claims, version) {
-		return nil, fmt.Errorf("the API server does not serve resource.k8s.io/%s: it serves %s", version, strings.Join(claims, ", "))
+	if chosen == "" {
+		chosen = claims[0]
 	}
-	return NewAPI(version, served.taintRules())
+	if !slices.Contains(claims, chosen) {
+		return nil, fmt.Errorf("the API server does not serve resource.k8s.io/%s: it serves %s", chosen, strings.Join(claims, ", "))
+	}
+	info, err := d.ServerVersion()
+	if err != nil {
+		return nil, fmt.Errorf("version of the API server: %w", err)
+	}
+	kubernetes, err := utilversion.ParseGeneric(info.GitVersion)
+	if err != nil {
+		return nil, fmt.Errorf("version of the API server: %w", err)
+	}
+	api, err := NewAPI(chosen, served.taintRules())
+	if err != nil {
+		return nil, err
+	}
+	api.CountersBesideDevices = kubernetes.LessThan(utilversion.MustParseGeneric(firstSeparateCounters))
+	return api, nil
 }
 
 // Outdated asks the API server whether it still serves what a reads, and returns what has

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/ptr"
 
@@ -215,8 +216,17 @@ func TestTaintRulesOfV1alpha3(t *testing.T) {
 // served answers discovery.
 type served struct {
 	discovery.DiscoveryInterface
-	resources map[string][]string // version -> resources
-	err       error
+	resources  map[string][]string // version -> resources
+	kubernetes string              // 1.37 if empty
+	err        error
+}
+
+func (s served) ServerVersion() (*version.Info, error) {
+	v := s.kubernetes
+	if v == "" {
+		v = "v1.37.2"
+	}
+	return &version.Info{GitVersion: v}, s.err
 }
 
 func (s served) ServerResourcesForGroupVersion(groupVersion string) (*metav1.APIResourceList, error) {
@@ -281,6 +291,69 @@ func TestAChosenVersionHasToBeServed(t *testing.T) {
 	}
 	if _, err := DiscoverVersion(t.Context(), served{}, V1); !errors.Is(err, ErrNotServed) {
 		t.Errorf("nothing: %v", err)
+	}
+}
+
+func TestCountersBesideDevicesAreReadWhereTheyMayBe(t *testing.T) {
+	t.Parallel()
+	for kubernetes, want := range map[string]bool{"v1.33.6": true, "v1.34.2+abcdef": true, "v1.35.0": false, "v1.37.2": false} {
+		api, err := DiscoverAPI(t.Context(), served{kubernetes: kubernetes, resources: map[string][]string{"v1": {"resourceclaims"}}})
+		do(t, err)
+		s, err := NewSource(SourceOptions{API: api})
+		do(t, err)
+		stores := map[string]feed.Store{}
+		for _, f := range s.Feeds() {
+			stores[f.Name()] = f.Store()
+		}
+		both := testSlice("s", "4", 1, "a")
+		both.Spec.SharedCounters = []resourceapi.CounterSet{{Name: "set"}}
+		do(t, stores["slices"].Replace([]any{both}, "5"))
+		do(t, stores["classes"].Replace([]any{&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "c", ResourceVersion: "6"}}}, "6"))
+		got := false
+		_, err = s.Snapshot().Inventory.Candidates("c", nil, func(string, string, *resourceapi.Device, []string) bool {
+			got = true
+			return true
+		})
+		do(t, err)
+		if got != want {
+			t.Errorf("%s: device is a candidate: %v, want %v", kubernetes, got, want)
+		}
+	}
+}
+
+func TestSlicesAndClassesOfOlderVersionsAreTheSame(t *testing.T) {
+	t.Parallel()
+	want := testSlice("s", "1", 1, "a")
+	want.Spec.Devices[0].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"model": {StringValue: ptr.To("x")}}
+	want.Spec.Devices[0].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: resource.MustParse("80Gi")}}
+	want.Spec.Devices[0].ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: "set", Counters: map[string]resourceapi.Counter{"memory": {Value: resource.MustParse("10Gi")}}}}
+	want.Spec.Devices[0].Taints = []resourceapi.DeviceTaint{{Key: "k", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	want.Spec.Devices[0].AllowMultipleAllocations = ptr.To(true)
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: resourceapi.DeviceClassSpec{
+		ExtendedResourceName: ptr.To("example.com/gpu"), Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "true"}}}}}
+	for _, version := range []string{V1, V1beta2, V1beta1} {
+		api, err := NewAPI(version, "")
+		do(t, err)
+		old, err := api.New("ResourceSlice")
+		do(t, err)
+		oldClass, err := api.New("DeviceClass")
+		do(t, err)
+		if version == V1 {
+			old, oldClass = want.DeepCopy(), class.DeepCopy()
+		} else {
+			do(t, api.scheme.Convert(want.DeepCopy(), old, nil))
+			do(t, api.scheme.Convert(class.DeepCopy(), oldClass, nil))
+		}
+		got, err := api.Slice(old)
+		do(t, err)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: slice (-want +got):\n%s", version, diff)
+		}
+		gotClass, err := api.Class(oldClass)
+		do(t, err)
+		if diff := cmp.Diff(class, gotClass); diff != "" {
+			t.Errorf("%s: class (-want +got):\n%s", version, diff)
+		}
 	}
 }
 

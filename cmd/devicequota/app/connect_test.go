@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 
 	"github.com/devicequota/devicequota/quota/cluster"
@@ -22,14 +23,14 @@ import (
 // apiServer serves one version of resource.k8s.io, and tells about its APIServices only when
 // that is allowed.
 type apiServer struct {
-	version atomic.Pointer[string]
+	served  atomic.Pointer[string]
 	allowed atomic.Bool
 }
 
-func newAPIServer(t *testing.T, version string) (*apiServer, *instance) {
+func newAPIServer(t *testing.T, served string) (*apiServer, *instance) {
 	t.Helper()
 	a := &apiServer{}
-	a.version.Store(&version)
+	a.served.Store(&served)
 	s := httptest.NewServer(a)
 	t.Cleanup(s.Close)
 	o := DefaultOptions()
@@ -46,16 +47,18 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(int(code), metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
 			Code: code, Reason: reason, Message: r.URL.Path + ": " + string(reason), Details: &metav1.StatusDetails{Name: path.Base(r.URL.Path)}})
 	}
-	resources := func(version string, names ...string) {
-		l := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: version}
+	resources := func(groupVersion string, names ...string) {
+		l := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: groupVersion}
 		for _, name := range names {
 			l.APIResources = append(l.APIResources, metav1.APIResource{Name: name, Kind: "APIService"})
 		}
 		answer(http.StatusOK, l)
 	}
 	switch requested := r.URL.Path; {
-	case requested == "/apis/resource.k8s.io/"+*a.version.Load():
-		resources("resource.k8s.io/"+*a.version.Load(), "resourceclaims")
+	case requested == "/apis/resource.k8s.io/"+*a.served.Load():
+		resources("resource.k8s.io/"+*a.served.Load(), "resourceclaims")
+	case requested == "/version":
+		answer(http.StatusOK, version.Info{GitVersion: "v1.37.2"})
 	case requested == "/apis":
 		v1 := metav1.GroupVersionForDiscovery{GroupVersion: "apiregistration.k8s.io/v1", Version: "v1"}
 		answer(http.StatusOK, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroupList"}, Groups: []metav1.APIGroup{
@@ -122,7 +125,7 @@ func TestAServerWithoutDeviceAllocationIsWaitedFor(t *testing.T) {
 	done := connect(ctx, i)
 	notReady(t, i, "serves none of resource.k8s.io/v1, v1beta2 and v1beta1")
 	v1 := "v1"
-	server.version.Store(&v1)
+	server.served.Store(&v1)
 	notReady(t, i, "does not serve resource.k8s.io/v1beta1: it serves v1")
 	cancel()
 	if got := <-done; got.known || got.err != nil {
@@ -142,7 +145,7 @@ func TestTheManagerEndsWhenItsVersionIsServedNoMore(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- o.Start(ctx) }()
 	v1 := "v1"
-	server.version.Store(&v1)
+	server.served.Store(&v1)
 	const want = "resource.k8s.io/v1beta1 is served no more, v1 is: the manager has to start again"
 	if err := <-done; err == nil || err.Error() != want {
 		t.Errorf("want %q, got %v", want, err)
