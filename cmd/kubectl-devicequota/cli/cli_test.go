@@ -155,9 +155,13 @@ func TestBadInputIsNamedByFileAndLine(t *testing.T) {
 func TestWhoAsksDecidesOnAdminAccess(t *testing.T) {
 	t.Parallel()
 	const claim = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: monitoring, labels: {resource.kubernetes.io/admin-access: "true"}}
+---
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim
-metadata: {name: spy, namespace: sandbox}
+metadata: {name: spy, namespace: monitoring}
 spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com, adminAccess: true}}]}}
 `
 	check := []string{"check", "-f", examples + "cluster", "-f", "-", "--admin-access", "Deny", "-o", "json"}
@@ -173,6 +177,67 @@ spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com,
 		if out, errs, code := run(t, claim, append(check, c.args...)...); code != c.code {
 			t.Errorf("%s: exit code %d, want %d\n%s%s", name, code, c.code, out, errs)
 		}
+	}
+}
+
+// dump is what "kubectl get" prints of a project: pods with their claims, and what made them.
+const dump = `
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Namespace, metadata: {name: team-a-train, labels: {team: a}}}
+- apiVersion: resource.k8s.io/v1
+  kind: ResourceClaimTemplate
+  metadata: {name: gpu, namespace: team-a-train}
+  spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
+- apiVersion: apps/v1
+  kind: Deployment
+  metadata: {name: web, namespace: team-a-train, uid: d}
+  spec: {replicas: 1, selector: {}, template: {spec: {containers: [], resourceClaims: [{name: gpu, resourceClaimTemplateName: gpu}]}}}
+- apiVersion: apps/v1
+  kind: ReplicaSet
+  metadata: {name: web-1, namespace: team-a-train, ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: web, uid: d, controller: true}]}
+  spec: {replicas: 1, selector: {}, template: {spec: {containers: [], resourceClaims: [{name: gpu, resourceClaimTemplateName: gpu}]}}}
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: web-1-x, namespace: team-a-train, ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: web-1, uid: r, controller: true}]}
+  spec: {containers: [], resourceClaims: [{name: gpu, resourceClaimTemplateName: gpu}]}
+- apiVersion: resource.k8s.io/v1
+  kind: ResourceClaim
+  metadata: {name: web-1-x-gpu-y, namespace: team-a-train, ownerReferences: [{apiVersion: v1, kind: Pod, name: web-1-x, uid: p, controller: true}]}
+  spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: alone, namespace: team-a-train}
+  spec: {containers: [], resourceClaims: [{name: gpu, resourceClaimTemplateName: gpu}]}
+- apiVersion: resource.k8s.io/v1
+  kind: ResourceClaim
+  metadata: {name: alone-gpu-z, namespace: team-a-train, annotations: {resource.kubernetes.io/pod-claim-name: gpu}, ownerReferences: [{apiVersion: v1, kind: Pod, name: alone, uid: q, controller: true}]}
+  spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}
+`
+
+// Nothing counts twice when the input has objects and what controllers made of them.
+func TestWhatControllersMadeCountsOnce(t *testing.T) {
+	t.Parallel()
+	out, errs, code := run(t, dump, "check", "-f", examples+"cluster/classes.yaml", "-f", examples+"cluster/nodes-gpu.yaml", "-f", examples+"quotas", "-f", "-", "-o", "json")
+	var r report.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != ExitOK {
+		t.Fatalf("exit code %d, %v\n%s%s", code, err, out, errs)
+	}
+	used := r.Usage[0].Used["gpu.nvidia.com.deviceclass.resource.k8s.io/devices"]
+	if used.Value() != 2 || r.Summary.Skipped != 3 || !strings.Contains(errs, "left out, since their controllers are in the input and make them: 3 objects") {
+		t.Errorf("used %s, %d skipped, want 2 and 3\n%s%s", used.String(), r.Summary.Skipped, out, errs)
+	}
+}
+
+func TestOwnersInACircleAreAnError(t *testing.T) {
+	t.Parallel()
+	pod := func(n, owner string) string {
+		return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + n + ", ownerReferences: [{apiVersion: v1, kind: Pod, name: " + owner + ", uid: x, controller: true}]}\nspec: {containers: []}\n---\n"
+	}
+	_, errs, code := run(t, pod("a", "b")+pod("b", "c")+pod("c", "b"), "check", "-f", "-")
+	if want := "error: <stdin>:1: ownerReferences go round in a circle: pod default/a, pod default/b, pod default/c, pod default/b\n"; code != ExitBad || errs != want {
+		t.Errorf("exit code %d, want %q, got %q", code, want, errs)
 	}
 }
 

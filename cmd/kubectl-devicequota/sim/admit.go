@@ -82,14 +82,14 @@ type attempt struct {
 // pods of a workload, and the claims of pods. A status is ignored, as the API server does. That
 // it is refused is no error, but a TooManyPodsError is one. obj is not modified.
 func (c *Cluster) Create(ctx context.Context, obj runtime.Object, user authenticationv1.UserInfo) (Result, error) {
-	if pods, ok, err := c.expand(obj); ok || err != nil {
+	if w, ok, err := c.workloadOf(obj); ok || err != nil {
 		if err != nil {
 			return Result{}, err
 		}
 		if c.o.Follow != nil {
 			c.tell(admissionv1.Create, obj.DeepCopyObject(), user, &Result{Object: RefOf(obj), Allowed: true, Code: http.StatusCreated})
 		}
-		return c.createWorkload(ctx, obj, pods)
+		return c.createWorkload(ctx, obj, w)
 	}
 	a, err := c.create(ctx, obj, user)
 	if err != nil {
@@ -173,6 +173,10 @@ func (c *Cluster) admit(ctx context.Context, a *attempt) error {
 		c.state.mu.Unlock()
 		m.SetCreationTimestamp(metav1.NewTime(c.clock.Now().Truncate(time.Second)))
 	} else if problem := immutable(a); problem != "" {
+		a.refuse(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, problem)
+		return nil
+	}
+	if problem := c.adminNamespace(a); problem != "" {
 		a.refuse(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, problem)
 		return nil
 	}
@@ -308,43 +312,6 @@ func (c *Cluster) keep(ctx context.Context, a *attempt) error {
 		return nil
 	}
 	return c.settleAll(ctx)
-}
-
-// Exists tells whether an object of the kind and name is stored already.
-func (c *Cluster) Exists(obj runtime.Object) bool { return c.stored(RefOf(obj)) != nil }
-
-// stored returns the object, nil when there is none.
-func (c *Cluster) stored(r Ref) runtime.Object {
-	s := c.state
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch r.Kind {
-	case "Namespace":
-		if p := s.projects[r.Name]; p != nil && p.known {
-			return &corev1.Namespace{ObjectMeta: p.meta}
-		}
-	case "ClusterResourceQuota":
-		if crq := s.crqs[r.Name]; crq != nil {
-			return crq
-		}
-	case "DeviceClass":
-		if class := s.builder.Snapshot().DeviceClass(r.Name); class != nil {
-			return class
-		}
-	case "ResourceClaim":
-		if o := s.names[name{quota.Claims, r.Namespace, r.Name}]; o != nil {
-			return o.claim
-		}
-	case "Pod":
-		if o := s.names[name{quota.Pods, r.Namespace, r.Name}]; o != nil {
-			return o.pod
-		}
-	case "ResourceClaimTemplate":
-		if t := s.templates[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}]; t != nil {
-			return t
-		}
-	}
-	return nil
 }
 
 // charge notes what the object costs.

@@ -88,14 +88,19 @@ func (c *Cluster) setAllocated(claim *resourceapi.ResourceClaim) {
 }
 
 // SetAllocation gives a claim the devices, whatever the allocator thinks, reserved for the pods
-// of these names in its namespace. The error tells that there is no such claim or pod.
+// of these names in its namespace. Without devices it keeps those that it has. The error tells
+// that there is no such claim or pod, or no devices.
 func (c *Cluster) SetAllocation(ctx context.Context, key types.NamespacedName, results []resourceapi.DeviceRequestAllocationResult, reservedFor []string) error {
 	o := c.state.get(quota.Claims, key.Namespace, key.Name)
 	if o == nil {
 		return fmt.Errorf("resourceclaims %q not found", key)
 	}
 	claim := o.claim.DeepCopy()
-	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
+	if len(results) > 0 {
+		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
+	} else if claim.Status.Allocation == nil {
+		return fmt.Errorf("resourceclaims %q has no devices to reserve", key)
+	}
 	claim.Status.ReservedFor = nil
 	for _, n := range reservedFor {
 		pod := c.state.get(quota.Pods, key.Namespace, n)
@@ -110,8 +115,8 @@ func (c *Cluster) SetAllocation(ctx context.Context, key types.NamespacedName, r
 	return c.settleAll(ctx)
 }
 
-// SetStatus gives a claim the status, as the scheduler does. Pods that it is reserved for are
-// found by name, since their UIDs are others here. The error tells that there is no such claim.
+// SetStatus gives a claim the status, as the scheduler does. Pods that it belongs to or is reserved
+// for are found by name, since their UIDs are others here. The error tells that there is no such claim.
 func (c *Cluster) SetStatus(ctx context.Context, key types.NamespacedName, status resourceapi.ResourceClaimStatus) error {
 	o := c.state.get(quota.Claims, key.Namespace, key.Name)
 	if o == nil {
@@ -125,9 +130,30 @@ func (c *Cluster) SetStatus(ctx context.Context, key types.NamespacedName, statu
 			r.UID = pod.uid
 		}
 	}
-	c.setAllocated(claim)
+	for i := range claim.OwnerReferences {
+		r := &claim.OwnerReferences[i]
+		if pod := c.state.get(quota.Pods, key.Namespace, r.Name); pod != nil && r.Kind == "Pod" {
+			r.UID = pod.uid
+		}
+	}
+	if claim.Status.Allocation == nil {
+		c.setClaim(claim)
+	} else {
+		c.setAllocated(claim)
+	}
 	c.clock.advance(time.Second)
 	return c.settleProject(ctx, key.Namespace)
+}
+
+// Pending returns the claims without devices, in the order of their creation.
+func (c *Cluster) Pending() []types.NamespacedName {
+	var out []types.NamespacedName
+	for _, claim := range c.state.claims() {
+		if claim.Status.Allocation == nil && claim.DeletionTimestamp == nil {
+			out = append(out, types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
+		}
+	}
+	return out
 }
 
 // Release takes a claim's devices and reservations away. The error tells that there is no such claim.

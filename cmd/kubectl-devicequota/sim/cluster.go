@@ -72,8 +72,9 @@ type Cluster struct {
 	shares   uint64
 
 	nodes []string // names, of all nodes
-	// made are the workloads with the pods that were made for them.
-	made map[types.NamespacedName][]string
+	// made are the workloads that exist.
+	made     map[types.NamespacedName]*made
+	provided map[provided]bool
 	// waiting are the claims of pods that could not be made: their templates do not exist yet.
 	waiting []podClaim
 }
@@ -87,7 +88,7 @@ func New(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{o: o, clock: &virtual{now: epoch}, api: api, made: map[types.NamespacedName][]string{}}
+	c := &Cluster{o: o, clock: &virtual{now: epoch}, api: api, made: map[types.NamespacedName]*made{}, provided: map[provided]bool{}}
 	if c.o.Allocator.Features == (allocator.Features{}) {
 		c.o.Allocator.Features = allocator.DefaultFeatures()
 	}
@@ -175,6 +176,7 @@ func (c *Cluster) applyDevices(obj runtime.Object) error {
 		if err == nil {
 			s.stampLocked(rule, nil, quota.Slices)
 			s.builder.SetTaintRule(rule)
+			s.rules[rule.Name] = rule
 		}
 		return err
 	case "ResourceClaim":

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/devicequota/devicequota/webhooks"
@@ -99,10 +98,14 @@ func JoinWarnings(warnings []string) []string {
 	return out
 }
 
-// User returns the user that requests come from; without a name, one who may do everything.
+// User returns the user that requests come from: without name and groups, one who may do
+// everything; without a name, somebody in the groups.
 func User(n string, groups []string) authenticationv1.UserInfo {
-	if n == "" {
-		n, groups = "kubernetes-admin", append([]string{Masters}, groups...)
+	switch {
+	case n == "" && len(groups) == 0:
+		n, groups = "kubernetes-admin", []string{Masters}
+	case n == "":
+		n = "somebody"
 	}
 	return authenticationv1.UserInfo{Username: n, Groups: append(slices.Clone(groups), "system:authenticated")}
 }
@@ -139,17 +142,6 @@ func resourceOf(kind string) string {
 		return lower + "es"
 	}
 	return lower + "s"
-}
-
-// validName returns what is wrong with the object's name.
-func validName(m metav1.Object) string {
-	if m.GetName() == "" {
-		return "metadata.name: Required value: name or generateName is required"
-	}
-	if msgs := validation.IsDNS1123Subdomain(m.GetName()); len(msgs) > 0 {
-		return "metadata.name: Invalid value: " + m.GetName() + ": " + strings.Join(msgs, "; ")
-	}
-	return ""
 }
 
 // asksExtended tells whether the pod asks for a resource that devices may serve: the match

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/devicequota/devicequota/allocator"
@@ -64,6 +65,7 @@ type state struct {
 	names     map[name]*object
 	templates map[types.NamespacedName]*resourceapi.ResourceClaimTemplate
 	slices    map[string]*resourceapi.ResourceSlice
+	rules     map[string]runtime.Object
 	gone      map[types.UID]bool
 }
 
@@ -74,7 +76,7 @@ func newState(o Options, c *virtual) *state {
 		crqs: map[string]*quotav1.ClusterResourceQuota{}, accounts: map[string]*account{},
 		objects: map[types.UID]*object{}, names: map[name]*object{},
 		templates: map[types.NamespacedName]*resourceapi.ResourceClaimTemplate{}, gone: map[types.UID]bool{},
-		slices: map[string]*resourceapi.ResourceSlice{},
+		slices: map[string]*resourceapi.ResourceSlice{}, rules: map[string]runtime.Object{},
 	}
 	for _, namespace := range o.Exempt {
 		s.exempt[namespace] = true

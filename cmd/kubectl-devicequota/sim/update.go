@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -24,6 +25,12 @@ import (
 
 // Update asks for the object's replacement as the user. The status stays what it is.
 func (c *Cluster) Update(ctx context.Context, obj runtime.Object, user authenticationv1.UserInfo) (Result, error) {
+	if w, ok, err := c.workloadOf(obj); ok || err != nil {
+		if err != nil {
+			return Result{}, err
+		}
+		return c.updateWorkload(ctx, obj, w)
+	}
 	c.clock.advance(time.Second)
 	ref := RefOf(obj)
 	a := &attempt{user: user, op: admissionv1.Update, Result: Result{Object: ref, Allowed: true, Code: http.StatusOK}}
@@ -100,15 +107,6 @@ func inherit(obj, old runtime.Object) error {
 	return nil
 }
 
-// immutable returns what the API server says of a changed spec that may not change.
-func immutable(a *attempt) string {
-	now, before := claimSpecOf(a.obj), claimSpecOf(a.old)
-	if now == nil || before == nil || equality.Semantic.DeepEqual(now, before) {
-		return ""
-	}
-	return fmt.Sprintf("%s %q is invalid: spec: Invalid value: field is immutable", a.Object.Kind, a.Object.Name)
-}
-
 // claimSpecOf returns the spec of a claim, or of the claims of a template; nil for others.
 func claimSpecOf(obj runtime.Object) *resourceapi.ResourceClaimSpec {
 	switch o := obj.(type) {
@@ -140,10 +138,9 @@ func (c *Cluster) Delete(ctx context.Context, ref Ref) (r Result, err error) {
 	}
 	c.clock.advance(time.Second)
 	r = Result{Object: ref, Allowed: true, Code: http.StatusOK}
-	key := types.NamespacedName{Namespace: ref.Kind + "/" + ref.Namespace, Name: ref.Name}
-	if pods, ok := c.made[key]; ok {
-		delete(c.made, key)
-		for _, pod := range pods {
+	if m := c.made[workloadKey(ref)]; m != nil {
+		delete(c.made, workloadKey(ref))
+		for _, pod := range m.pods {
 			c.deletePod(ref.Namespace, pod)
 		}
 		return r, c.settleAll(ctx)
@@ -170,7 +167,7 @@ func (c *Cluster) remove(ref Ref) bool {
 		return c.deleteClaim(ref.Namespace, ref.Name)
 	}
 	s := c.state
-	if ref.Kind != "Node" && ref.Kind != "ResourceSlice" && ref.Kind != "DeviceTaintRule" && c.stored(ref) == nil {
+	if c.stored(ref) == nil {
 		return false
 	}
 	s.mu.Lock()
@@ -178,6 +175,11 @@ func (c *Cluster) remove(ref Ref) bool {
 	switch ref.Kind {
 	case "Namespace":
 		s.deleteNamespaceLocked(ref.Name)
+		maps.DeleteFunc(c.made, func(key types.NamespacedName, _ *made) bool {
+			_, namespace, _ := strings.Cut(key.Namespace, "/")
+			return namespace == ref.Name
+		})
+		c.waiting = slices.DeleteFunc(c.waiting, func(w podClaim) bool { return w.pod.Namespace == ref.Name })
 	case "ClusterResourceQuota":
 		s.changedLocked(quota.Quotas)
 		delete(s.crqs, ref.Name)
@@ -192,6 +194,7 @@ func (c *Cluster) remove(ref Ref) bool {
 	case "DeviceTaintRule":
 		s.changedLocked(quota.Slices)
 		s.builder.DeleteTaintRule(ref.Name)
+		delete(s.rules, ref.Name)
 	case "Node":
 		s.changedLocked(quota.Nodes)
 		s.builder.DeleteNode(ref.Name)

@@ -3,18 +3,26 @@ package sim
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
+
+	"github.com/devicequota/devicequota/quota"
 )
 
 // MaxPods is how many pods one workload may have: more are a mistake in a manifest rather than a question.
@@ -35,51 +43,83 @@ func (e *TooManyPodsError) Error() string {
 type workload struct {
 	template corev1.PodTemplateSpec
 	count    int64
-	names    func(i int) string
+	// name of the i-th pod.
+	name func(i int) string
+	// fixed tells that pods cannot have other names.
+	fixed bool
 }
 
-// expand returns the pods that controllers would make for the object; ok is false when it is no
-// workload.
-func (c *Cluster) expand(obj runtime.Object) (pods []*corev1.Pod, ok bool, err error) {
+// made is a workload that exists.
+type made struct {
+	// template of its pods, nil when it is not known.
+	template *corev1.PodTemplateSpec
+	// pods that its controller made, or tried to make, the oldest first.
+	pods []string
+	// refused are those of them that, or whose claims, were not admitted.
+	refused map[string]bool
+}
+
+// workloadKey names a workload among all kinds.
+func workloadKey(r Ref) types.NamespacedName {
+	return types.NamespacedName{Namespace: r.Kind + "/" + r.Namespace, Name: r.Name}
+}
+
+// workloadOf returns what the object's controller makes; ok is false when it is no workload.
+func (c *Cluster) workloadOf(obj runtime.Object) (w workload, ok bool, err error) {
 	ref := RefOf(obj)
-	w := workload{names: func(i int) string { return fmt.Sprintf("%s-%d", ref.Name, i) }}
-	var nodes []string
+	w = workload{name: func(i int) string { return podName(ref.Name, strconv.Itoa(i)) }}
 	switch o := obj.(type) {
 	case *appsv1.Deployment:
 		w.template, w.count = o.Spec.Template, int64(ptr.Deref(o.Spec.Replicas, 1))
 	case *appsv1.ReplicaSet:
 		w.template, w.count = o.Spec.Template, int64(ptr.Deref(o.Spec.Replicas, 1))
 	case *appsv1.StatefulSet:
-		w.template, w.count = o.Spec.Template, int64(ptr.Deref(o.Spec.Replicas, 1))
-		first := int32(0)
+		w.template, w.count, w.fixed = o.Spec.Template, int64(ptr.Deref(o.Spec.Replicas, 1)), true
+		first := 0
 		if o.Spec.Ordinals != nil {
-			first = o.Spec.Ordinals.Start
+			first = int(o.Spec.Ordinals.Start)
 		}
-		w.names = func(i int) string { return fmt.Sprintf("%s-%d", ref.Name, int(first)+i) }
+		w.name = func(i int) string { return fmt.Sprintf("%s-%d", ref.Name, first+i) }
 	case *appsv1.DaemonSet:
-		w.template = o.Spec.Template
-		nodes = c.nodesFor(&o.Spec.Template)
-		w.count = int64(len(nodes))
-		w.names = func(i int) string { return ref.Name + "-" + nodes[i] }
+		nodes := c.nodesFor(&o.Spec.Template)
+		w.template, w.count = o.Spec.Template, int64(len(nodes))
+		w.name = func(i int) string { return podName(ref.Name, nodes[i]) }
 	case *batchv1.Job:
 		w.template, w.count = o.Spec.Template, jobPods(&o.Spec)
 	case *batchv1.CronJob:
 		spec := o.Spec.JobTemplate.Spec
 		w.template, w.count = spec.Template, jobPods(&spec)
+		if ptr.Deref(o.Spec.Suspend, false) {
+			w.count = 0
+		}
 	default:
-		return nil, false, nil
+		return w, false, nil
 	}
 	if w.count > MaxPods {
-		return nil, true, &TooManyPodsError{Object: ref, Pods: w.count}
+		return w, true, &TooManyPodsError{Object: ref, Pods: w.count}
 	}
-	for i := range int(max(w.count, 0)) {
-		pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-			ObjectMeta: *w.template.ObjectMeta.DeepCopy(), Spec: *w.template.Spec.DeepCopy()}
-		pod.Name, pod.GenerateName, pod.Namespace = w.names(i), "", ref.Namespace
-		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: ref.APIVersion, Kind: ref.Kind, Name: ref.Name, UID: "workload", Controller: ptr.To(true)}}
-		pods = append(pods, pod)
+	return w, true, nil
+}
+
+// podName returns base-suffix; like the API server's own names it is cut where it would be too long.
+func podName(base, suffix string) string {
+	const most = validation.DNS1123SubdomainMaxLength
+	if len(suffix) > most/2 {
+		suffix = suffix[:most/2]
 	}
-	return pods, true, nil
+	if over := len(base) + 1 + len(suffix) - most; over > 0 {
+		base = base[:len(base)-over]
+	}
+	return strings.TrimRight(base, "-.") + "-" + strings.TrimRight(suffix, "-.")
+}
+
+// pod returns the i-th pod of the workload.
+func (w *workload) pod(ref Ref, n string) *corev1.Pod {
+	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: *w.template.ObjectMeta.DeepCopy(), Spec: *w.template.Spec.DeepCopy()}
+	pod.Name, pod.GenerateName, pod.Namespace = n, "", ref.Namespace
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: ref.APIVersion, Kind: ref.Kind, Name: ref.Name, UID: "workload", Controller: ptr.To(true)}}
+	return pod
 }
 
 // jobPods returns how many pods a job runs at the same time.
@@ -107,25 +147,114 @@ func (c *Cluster) nodesFor(template *corev1.PodTemplateSpec) []string {
 	return out
 }
 
-// createWorkload creates the pods of a workload, one after the other. All are tried, as their
+// createWorkload makes the workload and its pods, one after the other. All are tried, as their
 // controllers do.
-func (c *Cluster) createWorkload(ctx context.Context, obj runtime.Object, pods []*corev1.Pod) (Result, error) {
+func (c *Cluster) createWorkload(ctx context.Context, obj runtime.Object, w workload) (Result, error) {
 	ref := RefOf(obj)
-	r := Result{Object: ref, Allowed: true, Code: 201, Pods: &Pods{}}
-	key := types.NamespacedName{Namespace: ref.Kind + "/" + ref.Namespace, Name: ref.Name}
-	c.made[key] = nil
-	for _, pod := range pods {
+	a := &attempt{Result: Result{Object: ref, Allowed: true, Code: http.StatusCreated, Pods: &Pods{}}}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return a.Result, err
+	}
+	if m.GetName() == "" && m.GetGenerateName() != "" {
+		c.state.mu.Lock()
+		c.state.version++
+		a.Object.Name = fmt.Sprintf("%s%05d", m.GetGenerateName(), c.state.version)
+		c.state.mu.Unlock()
+		ref = a.Object
+		m = &metav1.ObjectMeta{Name: ref.Name}
+	}
+	if err := c.ensureNamespace(ref.Namespace); err != nil {
+		a.refuse(http.StatusNotFound, metav1.StatusReasonNotFound, err.Error())
+		return a.Result, nil
+	}
+	if problem := validName(m); problem != "" {
+		a.refuse(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, problem)
+		return a.Result, nil
+	}
+	if c.made[workloadKey(ref)] != nil {
+		a.refuse(http.StatusConflict, metav1.StatusReasonAlreadyExists, fmt.Sprintf("%s %q already exists", resourceOf(ref.Kind), ref.Name))
+		return a.Result, nil
+	}
+	c.made[workloadKey(ref)] = &made{template: &w.template, refused: map[string]bool{}}
+	return a.Result, c.scale(ctx, &a.Result, obj, w, false)
+}
+
+// Adopt makes existing pods, which are applied, those of a workload: it exists from then on, and
+// asking for it again is an Update. The template of its pods counts as the one it had.
+func (c *Cluster) Adopt(ref Ref, pods []string) {
+	c.made[workloadKey(ref)] = &made{pods: slices.Clone(pods), refused: map[string]bool{}}
+}
+
+// updateWorkload makes the pods of a workload what its new spec says. Pods of another template
+// are replaced, one after the other, but for those of a ReplicaSet; a CronJob changes its next
+// run only.
+func (c *Cluster) updateWorkload(ctx context.Context, obj runtime.Object, w workload) (Result, error) {
+	a := &attempt{Result: Result{Object: RefOf(obj), Allowed: true, Code: http.StatusOK, Pods: &Pods{}}}
+	m := c.made[workloadKey(a.Object)]
+	if m == nil {
+		a.refuse(http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", resourceOf(a.Object.Kind), a.Object.Name))
+		return a.Result, nil
+	}
+	replace := m.template != nil && !equality.Semantic.DeepEqual(*m.template, w.template)
+	switch {
+	case replace && a.Object.Kind == "Job":
+		a.refuse(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
+			fmt.Sprintf("Job.batch %q is invalid: spec.template: Invalid value: field is immutable", a.Object.Name))
+		return a.Result, nil
+	case a.Object.Kind == "CronJob":
+		w.count = int64(len(m.pods))
+		replace = false
+	case a.Object.Kind == "ReplicaSet":
+		replace = false
+	}
+	m.template = &w.template
+	return a.Result, c.scale(ctx, &a.Result, obj, w, replace)
+}
+
+// scale deletes the pods that are too many and makes those that are missing or were refused
+// before; with replace, all.
+func (c *Cluster) scale(ctx context.Context, r *Result, obj runtime.Object, w workload, replace bool) error {
+	m := c.made[workloadKey(r.Object)]
+	count := int(max(w.count, 0))
+	for i := len(m.pods) - 1; i >= count; i-- {
+		c.deletePod(r.Object.Namespace, m.pods[i])
+	}
+	m.pods = m.pods[:min(count, len(m.pods))]
+	for i := range count {
 		if err := ctx.Err(); err != nil {
-			return r, err
+			return err
 		}
-		made, err := c.Create(ctx, pod, workloadUser(obj))
+		if i == len(m.pods) {
+			n := w.name(i)
+			if !w.fixed {
+				n = c.freeName(quota.Pods, r.Object.Namespace, n)
+			}
+			m.pods = append(m.pods, n)
+		} else if !replace && !m.refused[m.pods[i]] && c.state.get(quota.Pods, r.Object.Namespace, m.pods[i]) != nil {
+			r.Pods.Admitted++
+			continue
+		} else {
+			c.deletePod(r.Object.Namespace, m.pods[i])
+		}
+		made, err := c.Create(ctx, w.pod(r.Object, m.pods[i]), workloadUser(obj))
 		if err != nil {
-			return r, err
+			return err
 		}
-		c.made[key] = append(c.made[key], made.Object.Name)
+		m.refused[m.pods[i]] = !made.Allowed
 		r.add(made)
 	}
-	return r, nil
+	return c.settleAll(ctx)
+}
+
+// freeName returns n, or n with a number behind it when there is an object of that name:
+// controllers append random letters until a name is free.
+func (c *Cluster) freeName(component quota.Component, namespace, n string) string {
+	free := n
+	for i := 2; c.state.get(component, namespace, free) != nil; i++ {
+		free = podName(n, strconv.Itoa(i))
+	}
+	return free
 }
 
 // workloadUser is the controller that makes the pods of the object.
@@ -163,6 +292,15 @@ func (r *Result) add(made Result) {
 	}
 }
 
+// Provide tells that the claim of a pod's entry is asked for by itself: it is not made from the
+// template. Both may come first.
+func (c *Cluster) Provide(namespace, pod, entry string) {
+	c.provided[provided{namespace, pod, entry}] = true
+}
+
+// provided is a claim that is not to be made for a pod.
+type provided struct{ namespace, pod, entry string }
+
 // podClaim is a claim to be made for a pod.
 type podClaim struct {
 	pod   *corev1.Pod
@@ -181,7 +319,7 @@ func (c *Cluster) follow(ctx context.Context, a *attempt) error {
 	switch o := a.obj.(type) {
 	case *corev1.Pod:
 		for _, entry := range o.Spec.ResourceClaims {
-			if entry.ResourceClaimTemplateName != nil {
+			if entry.ResourceClaimTemplateName != nil && !c.provided[provided{o.Namespace, o.Name, entry.Name}] {
 				if err := c.makeClaim(ctx, podClaim{o, entry}, &a.Result); err != nil {
 					return err
 				}
@@ -222,7 +360,7 @@ func (c *Cluster) makeClaim(ctx context.Context, w podClaim, r *Result) error {
 		TypeMeta:   metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim"},
 		ObjectMeta: *t.Spec.ObjectMeta.DeepCopy(), Spec: *t.Spec.Spec.DeepCopy(),
 	}
-	claim.Name, claim.Namespace = w.pod.Name+"-"+w.entry.Name, w.pod.Namespace
+	claim.Name, claim.Namespace = c.freeName(quota.Claims, w.pod.Namespace, podName(w.pod.Name, w.entry.Name)), w.pod.Namespace
 	if claim.Annotations == nil {
 		claim.Annotations = map[string]string{}
 	}
