@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -121,6 +122,7 @@ func (u *Usage) Compare(got *sim.Usage) []string {
 		lines = append(lines, amounts("namespaces."+n, u.Namespaces[n], got.ByNamespace[n])...)
 	}
 	for _, w := range u.Conditions {
+		w.Status = cmp.Or(w.Status, string(metav1.ConditionTrue))
 		lines = append(lines, w.missing(got.Conditions)...)
 	}
 	for _, w := range u.NoConditions {

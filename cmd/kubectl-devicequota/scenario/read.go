@@ -116,11 +116,17 @@ func (s *Scenario) validate() []error {
 	if !slices.Contains(policies, s.Options.AdminAccess) {
 		errs = append(errs, s.error("options.adminAccess", "options.adminAccess %q: want Allow, Warn or Deny", s.Options.AdminAccess))
 	}
-	if !slices.Contains([]string{"", "kubernetes", "openshift"}, s.Options.Platform) {
+	if !slices.Contains([]string{"", platformKubernetes, platformOpenShift}, strings.ToLower(s.Options.Platform)) {
 		errs = append(errs, s.error("options.platform", "options.platform %q: want kubernetes or openshift", s.Options.Platform))
 	}
 	return errs
 }
+
+// Platforms, in any case of letters.
+const (
+	platformKubernetes = "kubernetes"
+	platformOpenShift  = "openshift"
+)
 
 // Verbs.
 const (
@@ -174,12 +180,32 @@ func (s *Scenario) validateStep(step *Step, path string) error {
 		return s.error(path+".allocate", "allocate: claim is required beside devices, reservedFor and release")
 	case step.verb == verbAllocate && step.Allocate.Claim != "" && strings.Count(step.Allocate.Claim, "/") != 1:
 		return s.error(path+".allocate.claim", "allocate.claim %q: want namespace/name", step.Allocate.Claim)
+	case step.verb == verbAllocate && step.Allocate.Release && len(step.Allocate.Devices)+len(step.Allocate.ReservedFor) > 0:
+		return s.error(path+".allocate", "allocate: release stands alone beside claim")
+	case step.verb == verbAllocate && step.Allocate.Claim != "" && !step.Allocate.Release && len(step.Allocate.Devices)+len(step.Allocate.ReservedFor) == 0:
+		return s.error(path+".allocate", "allocate: devices, reservedFor or release is required beside claim")
 	case step.verb == verbDelete && (step.Delete.Kind == "" || step.Delete.Name == ""):
 		return s.error(path+".delete", "delete: kind and name are required")
 	case step.verb == verbUsage && step.Usage.Quota == "":
 		return s.error(path+".usage", "usage.quota is required")
 	case step.Expect != nil && (step.verb == verbApply || step.verb == verbUsage):
 		return s.error(path+".expect", "%s has no expect", step.verb)
+	}
+	if step.Expect == nil {
+		return nil
+	}
+	return s.validateExpect(step, path+".expect")
+}
+
+// validateExpect finds expectations that no answer to the verb can be compared with: they would
+// hold whatever happens.
+func (s *Scenario) validateExpect(step *Step, path string) error {
+	e := step.Expect
+	switch {
+	case step.verb != verbAllocate && (e.Allocated != nil || e.Pending != nil):
+		return s.error(path, "expect of %s: allocated and pending are for allocate", step.verb)
+	case step.verb == verbAllocate && (!e.wantsAllowed() || len(e.Warnings)+len(e.Charge) > 0 || e.Pods != nil):
+		return s.error(path, "expect of allocate: want allocated or pending: nothing is asked that could be refused, warned about or charged")
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func RunBeside(ctx context.Context, s *Scenario, beside Beside) (Outcome, error)
 	var requests []sim.Request
 	options := sim.Options{
 		AdminAccess: webhooks.AdminAccessPolicy(s.Options.AdminAccess), MayUseAdminAccess: s.Options.MayUseAdminAccess,
-		OpenShift: s.Options.Platform == "openshift",
+		OpenShift: strings.EqualFold(s.Options.Platform, platformOpenShift),
 	}
 	if beside != nil {
 		options.Follow = func(r sim.Request) { requests = append(requests, r) }
@@ -128,11 +128,22 @@ func requests(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error)
 		if err != nil {
 			return nil, err
 		}
-		if lines := step.Expect.Compare(&r); len(lines) > 0 {
+		if lines := step.expectOf(&r).Compare(&r); len(lines) > 0 {
 			return append([]string{r.Object.String() + ":"}, lines...), nil
 		}
 	}
 	return nil, nil
+}
+
+// expectOf is the step's expectation of one answer: of several objects, only those with pods are
+// asked for pods.
+func (s *Step) expectOf(r *sim.Result) *Expect {
+	if s.Expect == nil || s.Expect.Pods == nil || r.Pods != nil || len(s.objects) == 1 {
+		return s.Expect
+	}
+	e := *s.Expect
+	e.Pods = nil
+	return &e
 }
 
 func allocate(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error) {
@@ -147,7 +158,10 @@ func allocate(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error)
 		}
 		return step.Expect.CompareAllocation(&done), nil
 	case a.Release:
-		return nil, c.Release(ctx, key)
+		if err := c.Release(ctx, key); err != nil {
+			return nil, err
+		}
+		return step.Expect.CompareAllocation(pending(c)), nil
 	}
 	var results []resourceapi.DeviceRequestAllocationResult
 	for _, d := range a.Devices {
@@ -159,7 +173,21 @@ func allocate(ctx context.Context, c *sim.Cluster, step *Step) ([]string, error)
 		}
 		results = append(results, r)
 	}
-	return nil, c.SetAllocation(ctx, key, results, a.ReservedFor)
+	if err := c.SetAllocation(ctx, key, results, a.ReservedFor); err != nil {
+		return nil, err
+	}
+	done := pending(c)
+	done.Allocated = []types.NamespacedName{key}
+	return step.Expect.CompareAllocation(done), nil
+}
+
+// pending is an allocation after which the cluster is as it is.
+func pending(c *sim.Cluster) *sim.Allocation {
+	done := &sim.Allocation{}
+	for _, key := range c.Pending() {
+		done.Pending = append(done.Pending, sim.Pending{Claim: key, Why: "nobody allocated it"})
+	}
+	return done
 }
 
 // CompareAllocation returns how what the allocator did differs from the expectation, as Compare does.

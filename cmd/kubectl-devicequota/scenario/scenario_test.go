@@ -127,6 +127,11 @@ func TestWhatIsNotAsExpectedFails(t *testing.T) {
 		"not allocated":              {"- create: " + claim2 + "\n- allocate: {}\n  expect: {allocated: [a/c]}", "- allocated: a/c\n+ allocated: "},
 		"no such namespace":          {"- create: {apiVersion: v1, kind: Pod, metadata: {name: p, namespace: b}, spec: {containers: []}}", `namespaces "b" not found`},
 		"exists":                     {strings.Repeat("- create: "+strings.Replace(claim2, "count: 2", "count: 1", 1)+"\n", 2), `resourceclaims "c" already exists`},
+		"pending after a release":    {"- create: " + claim2 + "\n- allocate: {claim: a/c, devices: [{request: r, driver: d, pool: p, device: x}]}\n  expect: {allocated: [a/c], pending: []}\n- allocate: {claim: a/c, release: true}\n  expect: {pending: []}", "- pending: \n+ pending: a/c"},
+		"devices of another claim":   {"- create: " + claim2 + "\n- allocate: {claim: a/c, devices: [{request: r, driver: d, pool: p, device: x}]}\n  expect: {allocated: [a/d]}", "- allocated: a/d\n+ allocated: a/c"},
+		"nothing to reserve":         {"- create: " + claim2 + "\n- create: {apiVersion: v1, kind: Pod, metadata: {name: p, namespace: a}, spec: {containers: []}}\n- allocate: {claim: a/c, reservedFor: [p]}", "has no devices to reserve"},
+		"a condition that is False":  {"- usage: {quota: q, conditions: [{type: OverLimit, key: gpu.deviceclass.devicequota.io/devices}]}", "- condition OverLimit gpu.deviceclass.devicequota.io/devices True"},
+		"pods of a list":             {"- create: [" + strings.Replace(claim2, "2}", "1}", 1) + ", {apiVersion: v1, kind: Pod, metadata: {name: p, namespace: a}, spec: {containers: []}}]\n  expect: {pods: {admitted: 2, denied: 0}}", "pod a/p:\n- pods: 2 admitted, 0 denied\n+ pods: 1 admitted, 0 denied"},
 		"a name that cannot be":      {"- create: {apiVersion: v1, kind: Pod, metadata: {name: P, namespace: a}, spec: {containers: []}}", "metadata.name"},
 	}
 	for name, c := range cases {
@@ -160,6 +165,10 @@ func TestBadScenariosAreNamedByFileAndLine(t *testing.T) {
 		"broken YAML":          {head + "- usage: {quota: q\n", "YAML"},
 		"no claim":             {head + "- allocate: {release: true}\n", "claim is required"},
 		"an odd claim":         {head + "- allocate: {claim: c}\n", `allocate.claim "c": want namespace/name`},
+		"a claim and nothing":  {head + "- allocate: {claim: a/c}\n", "allocate: devices, reservedFor or release is required beside claim"},
+		"release and devices":  {head + "- allocate: {claim: a/c, release: true, reservedFor: [p]}\n", "allocate: release stands alone"},
+		"allocated by create":  {head + "- create: {apiVersion: v1, kind: Node}\n  expect: {allocated: []}\n", "expect of create: allocated and pending are for allocate"},
+		"a refused allocation": {head + "- allocate: {}\n  expect: {allowed: false}\n", "expect of allocate: want allocated or pending"},
 		"delete without name":  {head + "- delete: {kind: Pod}\n", "kind and name are required"},
 		"usage without quota":  {head + "- usage: {used: {}}\n", "usage.quota is required"},
 		"expect of a usage":    {head + "- usage: {quota: q}\n  expect: {allowed: true}\n", "usage has no expect"},

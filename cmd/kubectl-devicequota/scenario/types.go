@@ -35,7 +35,8 @@ type Scenario struct {
 // Metadata of a Scenario.
 type Metadata struct {
 	Name string `json:"name"`
-	// Annotations are for people.
+	// Labels and Annotations are for people.
+	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
@@ -155,9 +156,12 @@ type Usage struct {
 
 // Condition of a quota's ledger.
 type Condition struct {
-	Type   string `json:"type"`
-	Key    string `json:"key,omitempty"`
+	Type string `json:"type"`
+	// Key of the quota; any when empty.
+	Key string `json:"key,omitempty"`
+	// Status is True when empty.
 	Status string `json:"status,omitempty"`
+	// Reason; any when empty.
 	Reason string `json:"reason,omitempty"`
 }
 
