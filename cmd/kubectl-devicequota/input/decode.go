@@ -5,10 +5,12 @@ import (
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/json"
@@ -23,6 +25,8 @@ type Part struct {
 	// Line where it begins, from 1.
 	Line int
 	Text []byte
+	// root is the document as Find reads it.
+	root *yamlv3.Node
 }
 
 // Split returns the documents of a YAML or JSON file, without those that are empty.
@@ -31,7 +35,12 @@ func Split(raw []byte) []Part {
 	var parts []Part
 	start, line, begin := 0, 1, 1
 	flush := func(end int) {
-		if text := raw[start:end]; !blank(text) {
+		text := raw[start:end]
+		switch {
+		case blank(text):
+		case bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")):
+			parts = append(parts, values(Part{Line: begin, Text: text})...)
+		default:
 			parts = append(parts, Part{Line: begin, Text: text})
 		}
 	}
@@ -53,15 +62,36 @@ func Split(raw []byte) []Part {
 	return parts
 }
 
+// values returns the JSON values of the part, which may follow each other without anything
+// between them; the part itself when it is not that.
+func values(p Part) []Part {
+	var parts []Part
+	d := stdjson.NewDecoder(bytes.NewReader(p.Text))
+	line, counted := p.Line, 0
+	for {
+		var raw stdjson.RawMessage
+		switch err := d.Decode(&raw); {
+		case errors.Is(err, io.EOF):
+			return parts
+		case err != nil:
+			return []Part{p}
+		}
+		begin := int(d.InputOffset()) - len(raw)
+		line += bytes.Count(p.Text[counted:begin], []byte("\n"))
+		counted = begin
+		parts = append(parts, Part{Line: line, Text: raw})
+	}
+}
+
 func separator(line []byte) bool {
 	return bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || strings.ContainsRune(" \t\r\n", rune(line[3])))
 }
 
-// blank tells whether there is nothing but comments.
+// blank tells whether there is nothing but comments and directives.
 func blank(text []byte) bool {
 	for line := range bytes.Lines(text) {
 		line = bytes.TrimSpace(line)
-		if len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("...")) {
+		if len(line) > 0 && line[0] != '#' && line[0] != '%' && !bytes.Equal(line, []byte("...")) {
 			return false
 		}
 	}

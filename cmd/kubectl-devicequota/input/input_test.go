@@ -2,6 +2,7 @@ package input
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,6 +55,8 @@ func TestDocumentsAreReadInOrder(t *testing.T) {
 		"nothing":                    {"", nil, 0},
 		"an anchor":                  {"apiVersion: v1\nkind: Pod\nmetadata: {name: &n a, labels: {n: *n}}\n", []string{"Pod <stdin>:1"}, 0},
 		"dashes in a block of text":  {"apiVersion: v1\nkind: Pod\nmetadata:\n  annotations:\n    a: |\n      ---\n      x\n", []string{"Pod <stdin>:1"}, 0},
+		"JSON values in a row":       {"{\"apiVersion\": \"v1\", \"kind\": \"Pod\"}\n{\"apiVersion\": \"v1\",\n\"kind\": \"Node\"}{\"apiVersion\": \"v1\", \"kind\": \"Pod\"}", []string{"Pod <stdin>:1", "Node <stdin>:2", "Pod <stdin>:3"}, 0},
+		"a directive":                {"%YAML 1.2\n---\n" + pod("a"), []string{"Pod <stdin>:3"}, 0},
 		"the end of a document mark": {pod("a") + "...\n", []string{"Pod <stdin>:1"}, 0},
 	}
 	for name, c := range cases {
@@ -99,6 +102,65 @@ func TestErrorsNameTheLine(t *testing.T) {
 				t.Errorf("not a line of the input: %+v", e)
 			}
 		})
+	}
+}
+
+// What is wrong in every item of a long list is told in reasonable time.
+func TestManyErrorsAreToldAtOnce(t *testing.T) {
+	t.Parallel()
+	const many = 5000
+	_, _, err := read(t, "apiVersion: v1\nkind: List\nitems:\n"+strings.Repeat("- {apiVersion: v1, kind: Pod, bodies: []}\n", many))
+	if err == nil || strings.Count(err.Error(), "\n")+1 != many || !strings.HasSuffix(err.Error(), `<stdin>:5003: Pod: unknown field "bodies"`) {
+		t.Errorf("want %d errors, got %.300v", many, err)
+	}
+}
+
+// A document that says much with few letters is refused, not expanded.
+func TestBombsAreRefused(t *testing.T) {
+	t.Parallel()
+	aliases := "a: &a [x, x, x, x, x, x, x, x, x]\n"
+	for c := 'b'; c < 'k'; c++ {
+		aliases += fmt.Sprintf("%c: &%c [%s]\n", c, c, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c, ", c-1), 9), ", "))
+	}
+	for name, text := range map[string]string{
+		"aliases":            aliases,
+		"deep YAML":          "apiVersion: v1\nkind: Pod\nspec: " + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + "\n",
+		"deep JSON":          `{"apiVersion":"v1","kind":"Pod","spec":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + "}",
+		"deep flow mappings": "apiVersion: v1\nkind: Pod\nspec: " + strings.Repeat("{a: ", 20000) + strings.Repeat("}", 20000) + "\n",
+		"deep indents":       deepIndents(),
+		"a circle":           "apiVersion: v1\nkind: Pod\nspec: &a {containers: [*a]}\n",
+	} {
+		if _, _, err := read(t, text); err == nil || !strings.HasPrefix(err.Error(), "<stdin>:") {
+			t.Errorf("%s: got %.200v", name, err)
+		}
+	}
+}
+
+func deepIndents() string {
+	var b strings.Builder
+	b.WriteString("apiVersion: v1\nkind: Pod\n")
+	for i := range 3000 {
+		b.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	return b.String()
+}
+
+func TestALinkToAFolderIsAFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "real"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "real", "a.yaml"), []byte("apiVersion: v1\nkind: Pod\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("real", link); err != nil {
+		t.Fatal(err)
+	}
+	files, err := Files(link, false)
+	if diff := cmp.Diff([]string{filepath.Join(link, "a.yaml")}, files); err != nil || diff != "" {
+		t.Errorf("error %v, files (-want +got):\n%s", err, diff)
 	}
 }
 

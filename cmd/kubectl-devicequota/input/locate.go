@@ -8,13 +8,19 @@ import (
 )
 
 // Find returns the line of the field at the path, as "spec.devices.requests[0].name", or of the
-// closest field above it that there is. It reads the document again, so it is for errors only.
+// closest field above it that there is. The first call reads the document again, so it is for
+// errors only. It is not safe for concurrent use.
 func (p *Part) Find(path string) int {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(p.Text, &doc); err != nil || len(doc.Content) == 0 {
+	if p.root == nil {
+		p.root = &yaml.Node{}
+		if yaml.Unmarshal(p.Text, p.root) != nil {
+			p.root = &yaml.Node{}
+		}
+	}
+	if len(p.root.Content) == 0 {
 		return p.first()
 	}
-	node, line := doc.Content[0], p.first()
+	node, line := p.root.Content[0], p.first()
 	for path != "" && node != nil {
 		var next *yaml.Node
 		var at int
