@@ -36,6 +36,8 @@ type checkOptions struct {
 	progress    *progress
 }
 
+const platformHelp = "kubernetes or openshift; found out in a cluster, else kubernetes"
+
 const checkExample = `  # Would the claim be admitted by the quota, on these devices?
   kubectl devicequota check -f cluster/ -f quota.yaml -f claim.yaml
 
@@ -65,7 +67,7 @@ func newCheck(o *options) *cobra.Command {
 	f.StringVarP(&c.namespace, "namespace", "n", "", "namespace of objects that name none")
 	f.StringVar(&c.user, "as", "", "user who asks; an administrator by default")
 	f.StringSliceVar(&c.groups, "as-group", nil, "groups of that user")
-	f.StringVar(&c.platform, "platform", "kubernetes", "kubernetes or openshift")
+	f.StringVar(&c.platform, "platform", "", platformHelp)
 	f.StringVar(&c.adminAccess, "admin-access", string(webhooks.AdminAccessWarn), "Allow, Warn or Deny, as the manager's option")
 	f.StringSliceVar(&c.mayAdmin, "may-use-admin-access", nil, "users who may ask for adminAccess")
 	c.addLive(cmd)
@@ -85,7 +87,7 @@ func (c *checkOptions) simOptions() (sim.Options, error) {
 		errs = append(errs, fmt.Errorf("admin-access %q: want Allow, Warn or Deny", c.adminAccess))
 	}
 	platform := strings.ToLower(c.platform)
-	if platform != "kubernetes" && platform != "openshift" {
+	if !slices.Contains([]string{"", "kubernetes", "openshift"}, platform) {
 		errs = append(errs, fmt.Errorf("platform %q: want kubernetes or openshift", c.platform))
 	}
 	return sim.Options{AdminAccess: policy, MayUseAdminAccess: c.mayAdmin, OpenShift: platform == "openshift", Namespaces: true}, errors.Join(errs...)
@@ -146,7 +148,8 @@ func (c *checkOptions) load(ctx context.Context, r *report.Report) (*sim.Cluster
 
 // build makes the cluster of what is one and returns the objects that are asked about. Quotas
 // are admitted, too, and reported when there is anything to say about them.
-func (c *checkOptions) build(ctx context.Context, cluster *sim.Cluster, documents []input.Document, r *report.Report) (asked []input.Document, err error) {
+func (c *checkOptions) build(ctx context.Context, cluster *sim.Cluster, documents []input.Document, r *report.Report) ([]input.Document, error) {
+	var asked []input.Document
 	var state []runtime.Object
 	var quotas []input.Document
 	namespaces := map[string]bool{}
@@ -185,6 +188,14 @@ func (c *checkOptions) build(ctx context.Context, cluster *sim.Cluster, document
 		if !result.Unconditional() {
 			r.Add(&result)
 		}
+	}
+	asked, made, err := withoutMade(cluster, asked)
+	if err != nil {
+		return nil, err
+	}
+	if made > 0 {
+		c.say("note: left out, since their controllers are in the input and make them: %d objects", made)
+		r.Summary.Skipped += made
 	}
 	if !c.live {
 		c.unknownNamespaces(asked, namespaces)

@@ -29,7 +29,7 @@ type DoctorReport struct {
 }
 
 func newDoctor(o *options) *cobra.Command {
-	d := &doctorOptions{&checkOptions{options: o, adminAccess: "Warn", platform: "kubernetes"}}
+	d := &doctorOptions{&checkOptions{options: o, adminAccess: "Warn"}}
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what makes quotas mean less than they seem to",
@@ -44,7 +44,7 @@ func newDoctor(o *options) *cobra.Command {
 	f := cmd.Flags()
 	f.StringSliceVarP(&d.files, "filename", "f", nil, "files, folders or - to look at instead of the cluster")
 	f.BoolVarP(&d.recursive, "recursive", "R", false, "read the sub-folders of folders, too")
-	f.StringVar(&d.platform, "platform", "kubernetes", "kubernetes or openshift; found out in a cluster")
+	f.StringVar(&d.platform, "platform", "", platformHelp)
 	d.addLive(cmd)
 	_ = f.MarkHidden("live")
 	o.addOutput(cmd, "json", "yaml")
@@ -123,8 +123,8 @@ func (d *doctorOptions) findings(ctx context.Context) ([]live.Finding, error) {
 		return nil, err
 	}
 	platform, installation := reader.Installation(ctx)
-	so.OpenShift = platform == live.OpenShift
-	out = append(out, installation...)
+	so.OpenShift = so.OpenShift || platform == live.OpenShift
+	out = append(append(out, installation...), reader.Ask(ctx, d.namespace))
 	s, err := reader.Load(ctx, d.namespace)
 	if err != nil {
 		return nil, err

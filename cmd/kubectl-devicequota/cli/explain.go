@@ -69,7 +69,7 @@ type explainOptions struct {
 }
 
 func newExplain(o *options) *cobra.Command {
-	e := &explainOptions{&checkOptions{options: o, adminAccess: "Warn", platform: "kubernetes"}}
+	e := &explainOptions{&checkOptions{options: o, adminAccess: "Warn"}}
 	cmd := &cobra.Command{
 		Use:   "explain [-f FILE|DIR|-] [NAME...]",
 		Short: "Explain what a claim costs, which devices could serve it, and why not",
@@ -84,7 +84,7 @@ func newExplain(o *options) *cobra.Command {
 	f := cmd.Flags()
 	f.StringSliceVarP(&e.files, "filename", "f", nil, "files, folders or - to read; repeat it for more")
 	f.BoolVarP(&e.recursive, "recursive", "R", false, "read the sub-folders of folders, too")
-	f.StringVar(&e.platform, "platform", "kubernetes", "kubernetes or openshift")
+	f.StringVar(&e.platform, "platform", "", platformHelp)
 	e.addLive(cmd)
 	o.addOutput(cmd, "json", "yaml")
 	cmd.AddCommand(newExplainDenial(o))

@@ -69,6 +69,7 @@ func (c *checkOptions) loadLive(ctx context.Context, so sim.Options, documents [
 		c.say("note: %s", note)
 	}
 	asked, err := c.build(ctx, cluster, documents, r)
+	adopt(cluster, asked, s.Objects)
 	return cluster, asked, err
 }
 
@@ -83,6 +84,13 @@ func (c *checkOptions) connect(ctx context.Context, so sim.Options) (*sim.Cluste
 		return nil, nil, err
 	}
 	c.progress.show("reading the cluster")
+	if c.platform == "" {
+		platform, err := reader.Platform(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		so.OpenShift = platform == live.OpenShift
+	}
 	s, err := reader.Load(ctx, c.namespace)
 	if err != nil {
 		return nil, nil, err

@@ -57,7 +57,7 @@ type usageOptions struct {
 }
 
 func newUsage(o *options) *cobra.Command {
-	u := &usageOptions{checkOptions: &checkOptions{options: o, adminAccess: "Warn", platform: "kubernetes"}}
+	u := &usageOptions{checkOptions: &checkOptions{options: o, adminAccess: "Warn"}}
 	cmd := &cobra.Command{
 		Use:   "usage [QUOTA]",
 		Short: "Show what is used of quotas, by whom, and what is held without being used",

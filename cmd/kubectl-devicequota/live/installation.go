@@ -3,16 +3,18 @@ package live
 import (
 	"context"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/pem"
-	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 
 	"github.com/devicequota/devicequota/quota/cluster"
 	"github.com/devicequota/devicequota/webhooks"
@@ -45,18 +47,57 @@ type Finding struct {
 // Installation looks at the platform and at what makes the product work: webhook
 // configurations, their certificates, the FlowSchema. What may not be read is a finding.
 func (r *Reader) Installation(ctx context.Context) (cluster.Platform, []Finding) {
-	out := []Finding{{Level: Info, Check: "version", Object: "resource.k8s.io", Message: r.API.Version}}
-	platform, err := cluster.DetectPlatform(ctx, r.Client)
+	now := time.Now()
+	out := r.version()
+	platform, err := r.Platform(ctx)
 	if err != nil {
 		out = append(out, Finding{Level: Warning, Check: "platform", Message: err.Error()})
 	} else {
 		out = append(out, Finding{Level: Info, Check: "platform", Message: string(platform)})
 	}
-	out = append(out, r.webhooks(ctx, "ValidatingWebhookConfiguration", []string{
+	validating, findings := r.webhooks(ctx, "ValidatingWebhookConfiguration", []string{
 		webhooks.PathValidateClaim, webhooks.PathValidateTemplate, webhooks.PathValidatePodClaims,
-		webhooks.PathValidatePodExtended, webhooks.PathValidateQuota}, time.Now())...)
-	out = append(out, r.webhooks(ctx, "MutatingWebhookConfiguration", []string{webhooks.PathMutateClaim, webhooks.PathMutateTemplate}, time.Now())...)
+		webhooks.PathValidatePodExtended, webhooks.PathValidateQuota}, now)
+	out = append(out, findings...)
+	mutating, findings := r.webhooks(ctx, "MutatingWebhookConfiguration", []string{webhooks.PathMutateClaim, webhooks.PathMutateTemplate}, now)
+	out = append(out, findings...)
+	out = append(out, r.serving(ctx, slices.Concat(validating, mutating), now)...)
 	return platform, append(out, r.flowSchemas(ctx)...)
+}
+
+// version is what the server says of itself.
+func (r *Reader) version() []Finding {
+	out := []Finding{{Level: Info, Check: "version", Object: "resource.k8s.io", Message: r.API.Version}}
+	if r.Discovery == nil {
+		return out
+	}
+	v, err := r.Discovery.ServerVersion()
+	if err != nil {
+		return append(out, Finding{Level: Warning, Check: "version", Object: "kube-apiserver", Message: err.Error()})
+	}
+	return append(out, Finding{Level: Info, Check: "version", Object: "kube-apiserver", Message: v.GitVersion})
+}
+
+// openShiftGroup is an API that every OpenShift cluster serves, and nothing else does.
+const openShiftGroup = "config.openshift.io"
+
+// Platform finds out whether the platform owns ClusterResourceQuota. Whoever may not read what
+// tells that is answered by the APIs that the server has.
+func (r *Reader) Platform(ctx context.Context) (cluster.Platform, error) {
+	platform, err := cluster.DetectPlatform(ctx, r.Client)
+	if !apierrors.IsForbidden(err) || r.Discovery == nil {
+		return platform, err
+	}
+	groups, err := r.Discovery.ServerGroups()
+	if err != nil {
+		return "", err
+	}
+	for i := range groups.Groups {
+		if groups.Groups[i].Name == openShiftGroup {
+			return OpenShift, nil
+		}
+	}
+	return cluster.Kubernetes, nil
 }
 
 // unread is the finding for a list that could not be read.
@@ -67,34 +108,40 @@ func unread(check string, err error) []Finding {
 	return []Finding{{Level: Warning, Check: check, Message: err.Error()}}
 }
 
-// webhooks looks for the webhooks of the paths in all configurations of the kind.
-func (r *Reader) webhooks(ctx context.Context, kind string, paths []string, now time.Time) []Finding {
+// hook is one webhook of ours.
+type hook struct {
+	// object names it for people.
+	object string
+	client admissionregistrationv1.WebhookClientConfig
+}
+
+// webhooks looks for the webhooks of the paths in all configurations of the kind, and returns
+// those that it found.
+func (r *Reader) webhooks(ctx context.Context, kind string, paths []string, now time.Time) ([]hook, []Finding) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kind + "List"})
 	if err := r.List(ctx, list); err != nil {
-		return unread("webhook", err)
+		return nil, unread("webhook", err)
 	}
+	var hooks []hook
 	var out []Finding
 	var found []string
 	for i := range list.Items {
-		hooks, _, _ := unstructured.NestedSlice(list.Items[i].Object, "webhooks")
-		for _, h := range hooks {
-			hook, ok := h.(map[string]any)
-			if !ok {
+		var config admissionregistrationv1.ValidatingWebhookConfiguration // has what is needed of either kind
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &config); err != nil {
+			out = append(out, Finding{Level: Warning, Check: "webhook", Object: kind + " " + list.Items[i].GetName(), Message: err.Error()})
+			continue
+		}
+		for j := range config.Webhooks {
+			w := &config.Webhooks[j]
+			if !strings.HasSuffix(w.Name, ".devicequota.io") {
 				continue
 			}
-			name, _, _ := unstructured.NestedString(hook, "name")
-			if !strings.HasSuffix(name, ".devicequota.io") {
-				continue
-			}
-			path, _, _ := unstructured.NestedString(hook, "clientConfig", "service", "path")
-			if url, isURL, _ := unstructured.NestedString(hook, "clientConfig", "url"); isURL {
-				path = url[strings.LastIndex(url, "/"):]
-			}
-			found = append(found, path)
-			bundle, _, _ := unstructured.NestedString(hook, "clientConfig", "caBundle")
-			if f := certificate(bundle, now); f != nil {
-				f.Object = strings.ToLower(kind) + " " + list.Items[i].GetName() + ", " + name
+			h := hook{object: strings.ToLower(kind) + " " + config.Name + ", " + w.Name, client: w.ClientConfig}
+			hooks = append(hooks, h)
+			found = append(found, h.path())
+			if f := certificate(w.ClientConfig.CABundle, now); f != nil {
+				f.Object = h.object
 				out = append(out, *f)
 			}
 		}
@@ -108,63 +155,63 @@ func (r *Reader) webhooks(ctx context.Context, kind string, paths []string, now 
 			out = append(out, Finding{Level: level, Check: "webhook", Object: kind, Message: "no webhook calls " + path})
 		}
 	}
-	return out
+	return hooks, out
+}
+
+// path that is called.
+func (h *hook) path() string {
+	switch {
+	case h.client.Service != nil:
+		return ptr.Deref(h.client.Service.Path, "")
+	case h.client.URL != nil:
+		if u, err := url.Parse(*h.client.URL); err == nil {
+			return u.Path
+		}
+	}
+	return ""
 }
 
 // soon is how long before its end a certificate is a finding.
 const soon = 7 * 24 * time.Hour
 
 // certificate looks at the authorities of a webhook; nil when nothing is wrong with them.
-func certificate(bundle string, now time.Time) *Finding {
-	if bundle == "" {
+func certificate(bundle []byte, now time.Time) *Finding {
+	if len(bundle) == 0 {
 		return &Finding{Level: Error, Check: "certificate", Message: "caBundle is empty: the API server cannot call the webhook"}
 	}
-	raw, err := base64.StdEncoding.DecodeString(bundle)
-	if err != nil {
-		return &Finding{Level: Error, Check: "certificate", Message: "caBundle: " + err.Error()}
-	}
 	var newest time.Time
-	for {
-		var block *pem.Block
-		if block, raw = pem.Decode(raw); block == nil {
-			break
-		}
-		if c, err := x509.ParseCertificate(block.Bytes); err == nil && c.NotAfter.After(newest) {
+	for _, c := range certificates(bundle) {
+		if c.NotAfter.After(newest) {
 			newest = c.NotAfter
 		}
 	}
-	switch {
-	case newest.IsZero():
+	if newest.IsZero() {
 		return &Finding{Level: Error, Check: "certificate", Message: "caBundle has no certificate"}
-	case newest.Before(now):
-		return &Finding{Level: Error, Check: "certificate", Message: "the authority expired on " + newest.Format(time.DateOnly)}
-	case newest.Before(now.Add(soon)):
-		return &Finding{Level: Warning, Check: "certificate", Message: "the authority expires on " + newest.Format(time.DateOnly)}
+	}
+	return ends("the authority", newest, now)
+}
+
+// ends tells that something ended or ends soon; nil when it does not.
+func ends(what string, end, now time.Time) *Finding {
+	switch {
+	case end.Before(now):
+		return &Finding{Level: Error, Check: "certificate", Message: what + " expired on " + end.Format(time.DateOnly)}
+	case end.Before(now.Add(soon)):
+		return &Finding{Level: Warning, Check: "certificate", Message: what + " expires on " + end.Format(time.DateOnly)}
 	}
 	return nil
 }
 
-// flowSchemas looks for the FlowSchema of the manager's identity: without it the manager's
-// writes queue behind the creates that wait for them.
-func (r *Reader) flowSchemas(ctx context.Context) []Finding {
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(schema.GroupVersionKind{Group: "flowcontrol.apiserver.k8s.io", Version: "v1", Kind: "FlowSchemaList"})
-	if err := r.List(ctx, list); err != nil {
-		return unread("flowschema", err)
-	}
-	for i := range list.Items {
-		item := &list.Items[i]
-		if !strings.Contains(item.GetName(), "devicequota") {
-			continue
+// certificates returns those of PEM text.
+func certificates(text []byte) []*x509.Certificate {
+	var out []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			return out
 		}
-		conditions, _, _ := unstructured.NestedSlice(item.Object, "status", "conditions")
-		for _, c := range conditions {
-			if m, ok := c.(map[string]any); ok && m["type"] == "Dangling" && m["status"] == "True" {
-				return []Finding{{Level: Error, Check: "flowschema", Object: item.GetName(), Message: fmt.Sprint("is not in force: ", m["message"])}}
-			}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			out = append(out, c)
 		}
-		return []Finding{{Level: Info, Check: "flowschema", Object: item.GetName(), Message: "in force"}}
 	}
-	return []Finding{{Level: Warning, Check: "flowschema",
-		Message: "none for the manager: under load its writes queue behind the creates that wait for them"}}
 }

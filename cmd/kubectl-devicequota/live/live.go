@@ -29,6 +29,8 @@ import (
 type Reader struct {
 	client.Client
 	API *devices.API
+	// Discovery tells what the server is; nil in tests that do not ask.
+	Discovery discovery.DiscoveryInterface
 }
 
 // New connects to the API server.
@@ -49,7 +51,7 @@ func New(ctx context.Context, config *rest.Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{Client: c, API: api}, nil
+	return &Reader{Client: c, API: api, Discovery: d}, nil
 }
 
 // Snapshot is what could be read.

@@ -2,17 +2,9 @@ package live
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/base64"
-	"encoding/pem"
-	"math/big"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	quotav1 "github.com/openshift/api/quota/v1"
@@ -21,8 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -157,93 +147,5 @@ func TestAppliedDeviceQuotasComeFirst(t *testing.T) {
 	got, err := r.Applied(t.Context(), "a")
 	if err != nil || len(got) != 1 || got[0].Name != "ours" {
 		t.Errorf("got %+v, error %v", got, err)
-	}
-}
-
-// authority returns a caBundle of a certificate that ends then.
-func authority(t *testing.T, end time.Time) string {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: end.Add(-time.Hour), NotAfter: end, IsCA: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &k.PublicKey, k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-}
-
-func TestCertificatesThatEndAreFound(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	for name, c := range map[string]struct {
-		bundle string
-		want   Level
-	}{
-		"none":          {"", Error},
-		"no base64":     {"%", Error},
-		"no PEM":        {"eA==", Error},
-		"ended":         {authority(t, now.Add(-time.Hour)), Error},
-		"ends soon":     {authority(t, now.Add(time.Hour)), Warning},
-		"ends later":    {authority(t, now.Add(1000*time.Hour)), ""},
-		"one of two is": {base64.StdEncoding.EncodeToString(slices.Concat(decoded(t, authority(t, now.Add(-time.Hour))), decoded(t, authority(t, now.Add(1000*time.Hour))))), ""},
-	} {
-		f := certificate(c.bundle, now)
-		if c.want == "" && f != nil || c.want != "" && (f == nil || f.Level != c.want) {
-			t.Errorf("%s: got %+v, want level %q", name, f, c.want)
-		}
-	}
-}
-
-func decoded(t *testing.T, s string) []byte {
-	t.Helper()
-	b, err := base64.StdEncoding.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-func object(apiVersion, kind, name string, fields map[string]any) *unstructured.Unstructured {
-	u := &unstructured.Unstructured{Object: fields}
-	u.SetAPIVersion(apiVersion)
-	u.SetKind(kind)
-	u.SetName(name)
-	return u
-}
-
-func TestTheInstallationIsLookedAt(t *testing.T) {
-	t.Parallel()
-	hook := func(path string) any {
-		return map[string]any{"name": "x.devicequota.io", "clientConfig": map[string]any{
-			"caBundle": authority(t, time.Now().Add(1000*time.Hour)), "service": map[string]any{"path": path}}}
-	}
-	validating := object("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "v", map[string]any{"webhooks": []any{
-		hook("/validate-resourceclaim"), hook("/validate-resourceclaimtemplate"), hook("/validate-pod-resourceclaims"), hook("/validate-pod-extendedresources"),
-		map[string]any{"name": "other.example.com"}}})
-	dangling := object("flowcontrol.apiserver.k8s.io/v1", "FlowSchema", "devicequota", map[string]any{
-		"status": map[string]any{"conditions": []any{map[string]any{"type": "Dangling", "status": "True", "message": "no such level"}}}})
-	scheme := runtime.NewScheme()
-	for _, gvk := range []schema.GroupVersionKind{validating.GroupVersionKind(), dangling.GroupVersionKind(),
-		{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"},
-		{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"}} {
-		scheme.AddKnownTypeWithName(gvk, &unstructured.Unstructured{})
-		scheme.AddKnownTypeWithName(gvk.GroupVersion().WithKind(gvk.Kind+"List"), &unstructured.UnstructuredList{})
-	}
-	r := newReader(t, func(client.ObjectList, string) bool { return false })
-	r.Client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(validating, dangling).Build()
-	platform, got := r.Installation(t.Context())
-	want := []Finding{
-		{Info, "version", "resource.k8s.io", "v1"},
-		{Info, "platform", "", "Kubernetes"},
-		{Error, "webhook", "ValidatingWebhookConfiguration", "no webhook calls /validate-clusterresourcequota"},
-		{Warning, "webhook", "MutatingWebhookConfiguration", "no webhook calls /mutate-resourceclaim"},
-		{Warning, "webhook", "MutatingWebhookConfiguration", "no webhook calls /mutate-resourceclaimtemplate"},
-		{Error, "flowschema", "devicequota", "is not in force: no such level"},
-	}
-	if diff := cmp.Diff(want, got); diff != "" || platform == OpenShift {
-		t.Errorf("platform %s, findings (-want +got):\n%s", platform, diff)
 	}
 }
