@@ -161,6 +161,13 @@ image: ## Build the image for amd64 and arm64 without a container engine (RELEAS
 	@$(GO) run -C hack/image . -root '$(CURDIR)' -out '$(CURDIR)/dist/image' \
 		-version '$(or $(RELEASE),$(shell git describe --tags --always --dirty))' -created "$$(TZ=UTC0 git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ)"
 
+.PHONY: krew
+krew: ## Build the kubectl plugin for all platforms, with its krew manifest (RELEASE=v1.2.3)
+	@$(GO) run -C hack/krew . -root '$(CURDIR)' -out '$(CURDIR)/dist/krew' -version '$(RELEASE)' \
+		-created "$$(TZ=UTC0 git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ)"
+	@cd hack/krew && { out=$$($(GO) tool validate-krew-manifest -skip-install -manifest '$(CURDIR)/dist/krew/devicequota.yaml' 2>&1) || { echo "$$out"; exit 1; }; }
+	@cat dist/krew/SHA256SUMS
+
 .PHONY: clean
 clean: ## Remove what was built in this folder (the cache stays)
 	rm -rf bin dist coverage
