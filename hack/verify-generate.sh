@@ -21,7 +21,7 @@ while IFS= read -r file; do
 		echo "$file: nothing generates it any more"
 		status=1
 	fi
-done < <(find config/crd/bases charts/devicequota-crds/files config/webhook/manifests.yaml config/rbac/role.yaml quota -name '*.yaml' -o -name 'zz_generated.*' 2>/dev/null | sort)
+done < <({ find config/{crd/bases,webhook,rbac} charts/devicequota-crds/files -name '*.yaml'; find . -name 'zz_generated.*' | sed 's#^\./##'; } | sort)
 
 if [ "$status" -ne 0 ]; then
 	echo "generated files are out of date: run 'make generate' and commit what it changes" >&2

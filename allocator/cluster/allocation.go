@@ -69,8 +69,8 @@ type attempt struct {
 	note             string
 }
 
-// The mode's own permissions: nobody else needs them.
-// +kubebuilder:rbac:groups=resource.k8s.io,resources=resourceclaims,verbs=get;list;watch;update,roleName=devicequota-allocation
+// The mode's own permissions, beside those to read that every manager has: nobody else needs them.
+// +kubebuilder:rbac:groups=resource.k8s.io,resources=resourceclaims,verbs=update,roleName=devicequota-allocation
 // +kubebuilder:rbac:groups=resource.k8s.io,resources=resourceclaims/status,verbs=update,roleName=devicequota-allocation
 // +kubebuilder:rbac:groups=resource.k8s.io,resources=resourceclaims/binding,verbs=update,roleName=devicequota-allocation
 

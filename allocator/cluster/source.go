@@ -56,15 +56,14 @@ type Source struct {
 	onChange          []func()
 }
 
-// +kubebuilder:rbac:groups=resource.k8s.io,resources=resourceslices;deviceclasses;devicetaintrules,verbs=get;list;watch
-// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=resource.k8s.io,resources=resourceslices;deviceclasses;devicetaintrules,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
 
 // NewSource returns a source that is empty until it is started.
 func NewSource(o SourceOptions) (*Source, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	o.Builder.CountersBesideDevices = o.Builder.CountersBesideDevices || o.API.CountersBesideDevices
 	s := &Source{o: o, builder: allocator.NewBuilder(o.Builder), nodes: map[string]map[string]string{}, names: map[string]map[string]bool{}}
 	slices, err := s.deviceFeed("slices", "ResourceSlice", o.API.Version, func(obj runtime.Object) (client.Object, error) { return asObject(o.API.Slice(obj)) }, target[*resourceapi.ResourceSlice]{
 		s: s, kind: "slices", set: s.builder.SetSlice, remove: s.builder.DeleteSlice, at: func(v *Versions) *uint64 { return &v.Slices },

@@ -38,7 +38,7 @@ func ParsePlatform(value string) (Platform, error) {
 // apiService is the one that OpenShift's own API server registers.
 const apiService = "v1.quota.openshift.io"
 
-// +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1.quota.openshift.io,verbs=get
+// +kubebuilder:rbac:groups=apiregistration.k8s.io,resources=apiservices,resourceNames=v1.quota.openshift.io,verbs=get,roleName=devicequota-detection
 
 // DetectPlatform asks the API server. On OpenShift the group is served by a Service; where it
 // comes from a CRD, or not at all, nothing else owns it. What cannot be read is an error,

@@ -55,7 +55,6 @@ type Usage struct {
 }
 
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
 // NewUsage returns a reconciler that does nothing until it is started.
 func NewUsage(o UsageOptions) *Usage {

@@ -3,20 +3,76 @@ package install
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/devicequota/devicequota/test/harness"
 )
 
-func claimQuantity() resource.Quantity { return resource.MustParse("1") }
+// TestMain fails when the charts give the manager a right that it used in no installation.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if needless := needlessRights(); code == 0 && len(needless) > 0 {
+		fmt.Fprintln(os.Stderr, strings.Join(needless, "\n"))
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// right is one thing that a role allows. The name is empty for all objects.
+type right struct{ group, resource, name, verb string }
+
+func (r right) String() string {
+	text := r.verb + " " + r.resource
+	if r.group != "" {
+		text += "." + r.group
+	}
+	if r.name != "" {
+		text += " " + r.name
+	}
+	return text
+}
+
+// audited are the tests that record what the manager does. Together they play all of it.
+var audited = []string{"TestEveryWayToGetCertificates", "TestInstall"}
+
+// rights is what the audits found.
+var rights = struct {
+	sync.Mutex // protects the following
+
+	done map[string]bool
+	used map[right]bool
+	// by right, the role that gives it
+	given map[right]string
+}{done: map[string]bool{}, used: map[right]bool{}, given: map[right]string{}}
+
+// needlessRights names each right that was given and that nobody used, once all audits are done.
+func needlessRights() []string {
+	rights.Lock()
+	defer rights.Unlock()
+	for _, name := range audited {
+		if !rights.done[name] {
+			return nil
+		}
+	}
+	var out []string
+	for r, role := range rights.given {
+		if !rights.used[r] {
+			out = append(out, fmt.Sprintf("%s: never used: %s", role, r))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
 
 // auditLog records what the manager's ServiceAccount asks the API server for.
 type auditLog struct{ policy, log string }
@@ -43,87 +99,97 @@ func (a *auditLog) flags() map[string]string {
 	return map[string]string{"audit-policy-file": a.policy, "audit-log-path": a.log}
 }
 
-// right is one thing that a role allows.
-type right struct{ group, resource, verb string }
-
-func (r right) String() string { return r.verb + " " + r.resource + " (" + r.group + ")" }
-
-// check fails when the manager was refused anything, and when its roles allow what it never
-// did, except what only happens in cases that this test does not play.
-func (a *auditLog) check(t *testing.T, cp *harness.ControlPlane) {
+// events returns what was recorded so far. The API server writes an event before it answers.
+func (a *auditLog) events(t *testing.T) []auditv1.Event {
 	t.Helper()
-	used := map[right]bool{}
 	f, err := os.Open(a.log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
+	var out []auditv1.Event
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
-	refused := map[string]bool{}
 	for lines.Scan() {
 		var e auditv1.Event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil || e.ObjectRef == nil {
-			continue
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatalf("audit log: %v", err)
 		}
-		r := right{e.ObjectRef.APIGroup, e.ObjectRef.Resource, e.Verb}
-		if e.ObjectRef.Subresource != "" {
-			r.resource += "/" + e.ObjectRef.Subresource
-		}
-		used[r] = true
-		if e.ResponseStatus != nil && e.ResponseStatus.Code == 403 {
-			refused[r.String()] = true
+		if e.ObjectRef != nil {
+			out = append(out, e)
 		}
 	}
-	for _, r := range sorted(refused) {
-		t.Errorf("the manager has no right to %s", r)
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
 	}
-	elsewhere := map[string]string{
-		"get resourceclaims (resource.k8s.io)":                  "a claim that a pod names and the caches do not know yet",
-		"get namespaces ()":                                     "an unknown namespace is read live",
-		"get nodes ()":                                          "the same list of verbs as for its neighbours in the generated rule",
-		"get pods ()":                                           "the scheduler's claim for a pod with extended resources",
-		"patch events (,events.k8s.io)":                         "an event that happens again",
-		"delete deviceledgers (devicequota.io)":                 "a quota that is deleted, after its holds ended",
-		"get deviceclasses (resource.k8s.io)":                   "as for nodes",
-		"get devicetaintrules (resource.k8s.io)":                "as for nodes",
-		"get resourceslices (resource.k8s.io)":                  "as for nodes",
-		"get appliedclusterresourcequotas (quota.openshift.io)": "a conflict of two leaders",
+	return out
+}
+
+func rightOf(e auditv1.Event) right {
+	r := right{group: e.ObjectRef.APIGroup, resource: e.ObjectRef.Resource, verb: e.Verb}
+	if e.ObjectRef.Subresource != "" {
+		r.resource += "/" + e.ObjectRef.Subresource
 	}
-	for _, o := range mustRender(t, mainChart, values{"platform": "kubernetes"}) {
-		if o.GetKind() != "ClusterRole" && o.GetKind() != "Role" || slices.Contains(userRoles(), o.GetName()) {
-			continue
+	return r
+}
+
+// given takes down what the chart with the values allows the manager.
+func given(t *testing.T, v values, apiVersions ...string) {
+	t.Helper()
+	rights.Lock()
+	defer rights.Unlock()
+	for role, rules := range boundRules(t, mustRender(t, mainChart, v, apiVersions...)) {
+		for _, rule := range rules {
+			for r := range rightsOf(rule) {
+				rights.given[r] = role
+			}
 		}
-		for _, rule := range as[rbacv1.ClusterRole](t, o).Rules {
-			for _, missing := range unused(rule, used) {
-				// Lists are streamed by watches; a server that cannot is asked to list.
-				if missing.verb != "list" && elsewhere[missing.String()] == "" {
-					t.Errorf("%s %s: never used: %s", o.GetKind(), o.GetName(), missing)
+	}
+}
+
+func rightsOf(rule rbacv1.PolicyRule) map[right]bool {
+	out := map[right]bool{}
+	objects := rule.ResourceNames
+	if len(objects) == 0 {
+		objects = []string{""}
+	}
+	for _, group := range rule.APIGroups {
+		for _, res := range rule.Resources {
+			for _, name := range objects {
+				for _, verb := range rule.Verbs {
+					out[right{group, res, name, verb}] = true
 				}
 			}
 		}
 	}
-}
-
-// userRoles are roles for others than the manager.
-func userRoles() []string {
-	return []string{"devicequota-project-view", "devicequota-cluster-view", "devicequota-adminaccess", "devicequota-metrics-reader"}
-}
-
-// unused returns the rights of the rule that nobody used. A rule for several groups needs to
-// be used in one of them.
-func unused(rule rbacv1.PolicyRule, used map[right]bool) []right {
-	var out []right
-	for _, res := range rule.Resources {
-		for _, verb := range rule.Verbs {
-			found := false
-			for _, group := range rule.APIGroups {
-				found = found || used[right{group, res, verb}]
-			}
-			if !found {
-				out = append(out, right{strings.Join(rule.APIGroups, ","), res, verb})
-			}
-		}
-	}
 	return out
+}
+
+// used takes down a right whose use is in no request.
+func used(r right) {
+	rights.Lock()
+	defer rights.Unlock()
+	rights.used[r] = true
+}
+
+// check fails when the manager was refused anything, and takes down what it did.
+func (a *auditLog) check(t *testing.T) {
+	t.Helper()
+	refused := map[string]bool{}
+	rights.Lock()
+	defer rights.Unlock()
+	for _, e := range a.events(t) {
+		r := rightOf(e)
+		if e.Annotations["authorization.k8s.io/decision"] == "forbid" {
+			refused[r.String()] = true
+			continue
+		}
+		rights.used[r] = true
+		r.name = e.ObjectRef.Name
+		rights.used[r] = true
+	}
+	for _, r := range slices.Sorted(maps.Keys(refused)) {
+		t.Errorf("the manager has no right to %s", r)
+	}
+	rights.done[t.Name()] = true
 }

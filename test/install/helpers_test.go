@@ -26,7 +26,7 @@ import (
 	"github.com/devicequota/devicequota/test/harness"
 )
 
-var update = flag.Bool("update", false, "write the golden renders, the copies in the charts and the READMEs")
+var update = flag.Bool("update", false, "write the golden renders")
 
 const (
 	mainChart = "devicequota"
@@ -77,6 +77,12 @@ func ciValues(t *testing.T, name string) map[string]values {
 // render renders a chart without a cluster, as `helm template` does.
 func render(t *testing.T, name string, v values, apiVersions ...string) (*release.Release, error) {
 	t.Helper()
+	return renderAt(t, name, "v1.37.2", v, apiVersions...)
+}
+
+// renderAt renders for a version of Kubernetes.
+func renderAt(t *testing.T, name, version string, v values, apiVersions ...string) (*release.Release, error) {
+	t.Helper()
 	in := action.NewInstall(action.NewConfiguration())
 	in.DryRunStrategy = action.DryRunClient
 	in.ReleaseName, in.Namespace = "devicequota", harness.Namespace
@@ -84,7 +90,7 @@ func render(t *testing.T, name string, v values, apiVersions ...string) (*releas
 		in.ReleaseName = crdChart
 	}
 	in.APIVersions = append(common.VersionSet{"devicequota.io/v1alpha1"}, apiVersions...)
-	kube, err := common.ParseKubeVersion("v1.37.2")
+	kube, err := common.ParseKubeVersion(version)
 	if err != nil {
 		t.Fatal(err)
 	}

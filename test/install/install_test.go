@@ -4,31 +4,41 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	quotav1 "github.com/openshift/api/quota/v1"
+	admission "k8s.io/api/admission/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/devicequota/devicequota/quota/v1alpha1"
 	"github.com/devicequota/devicequota/test/harness"
 )
 
-// The Service's address, which the API server calls.
+// The Service's address, which the API server calls, and its ports.
 const (
 	serviceIP   = "127.100.0.10"
 	servicePort = "10443"
+	healthPort  = "8081"
 )
 
 // atService returns values that put the Service at the test's address.
@@ -113,7 +123,7 @@ func failsClosed(t *testing.T, cp *harness.ControlPlane) {
 		t.Errorf("a claim in an exempt namespace: %v", err)
 	}
 	extended := pod("a1", "extended")
-	extended.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/gpu": claimQuantity()}
+	extended.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
 	if err := cp.Client.Create(ctx, extended, client.DryRunAll); err == nil {
 		t.Error("a pod with an extended resource that nobody checks is admitted")
 	}
@@ -130,17 +140,29 @@ func TestInstall(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
+	given(t, values{})
 	projects(t, cp)
 	failsClosed(t, cp)
 
-	svc, kubeconfig := newService(t, net.JoinHostPort(serviceIP, servicePort)), identity(t, cp)
+	svc, kubeconfig := newService(t), identity(t, cp)
+	if err := helmTest(t, cp); err == nil {
+		t.Error("helm test succeeds without a manager")
+	}
 	first, second := startReplica(t, cp, svc, kubeconfig), startReplica(t, cp, svc, kubeconfig)
 	first.waitReady(t)
 	second.waitReady(t)
+	if !strings.Contains(first.log.String(), `"platform":"Kubernetes"`) {
+		t.Error("the manager did not find out that this is Kubernetes")
+	}
+	if err := helmTest(t, cp); err != nil {
+		t.Errorf("helm test: %v", err)
+	}
 	admits(t, cp)
 	projected(t, cp)
 	pods(t, cp)
-	moved(t, cp)
+	unseen(t, first)
+	moved(t, cp, audit, &quotav1.AppliedClusterResourceQuota{}, "appliedclusterresourcequotas")
+	ended(t, cp)
 	observed(t, cp, first, second)
 
 	t.Run("certificates are renewed under load", func(t *testing.T) { renew(t, cp) })
@@ -194,7 +216,7 @@ func TestInstall(t *testing.T) {
 		}
 	})
 	admits(t, cp)
-	audit.check(t, cp)
+	audit.check(t)
 
 	second.kill()
 	failsClosed(t, cp)
@@ -317,6 +339,10 @@ func pods(t *testing.T, cp *harness.ControlPlane) {
 	if err := cp.Client.Create(ctx, pod("a1", "fits", "made")); err != nil {
 		t.Errorf("a pod with a claim that is charged already: %v", err)
 	}
+	if err := cp.Client.Create(ctx, pod("a1", "early", "later"), client.DryRunAll); err != nil {
+		t.Errorf("a pod that comes before its claim: %v", err)
+	}
+	byScheduler(t, cp, "fits")
 	big := pod("a1", "big")
 	big.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimTemplateName: &template.Name}}
 	if err := cp.Client.Create(ctx, big); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota: a") {
@@ -334,27 +360,168 @@ func pods(t *testing.T, cp *harness.ControlPlane) {
 	}
 }
 
-// moved takes a project out of the quota, and back in.
-func moved(t *testing.T, cp *harness.ControlPlane) {
+// byScheduler makes the claim that the scheduler makes for a pod with extended resources: the
+// manager looks at the pod.
+func byScheduler(t *testing.T, cp *harness.ControlPlane, podName string) {
 	t.Helper()
-	label := func(team string) {
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a2"}}
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"`+team+`"}}}`))
-		if err := cp.Client.Patch(t.Context(), ns, patch); err != nil {
-			t.Fatal(err)
-		}
+	owner := &corev1.Pod{}
+	if err := cp.Client.Get(t.Context(), client.ObjectKey{Namespace: "a1", Name: podName}, owner); err != nil {
+		t.Fatal(err)
 	}
-	label("none")
+	config := rest.CopyConfig(cp.Config)
+	config.Impersonate.UserName = "system:kube-scheduler"
+	scheduler, err := client.New(config, client.Options{Scheme: cp.Client.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := claim("a1", "extended", 1)
+	c.Annotations = map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}
+	c.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("Pod"))}
+	if err := scheduler.Create(t.Context(), c, client.DryRunAll); err != nil {
+		t.Errorf("the scheduler's claim for a pod: %v", err)
+	}
+}
+
+// unseen asks a replica about a claim in a namespace that its cache does not have.
+func unseen(t *testing.T, r *replica) {
+	t.Helper()
+	object, err := json.Marshal(claim("unseen", "first", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	review, err := json.Marshal(&admission.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: admission.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
+		Request: &admission.AdmissionRequest{
+			UID: "unseen", Operation: admission.Create, Namespace: "unseen", Name: "first", DryRun: ptr.To(true),
+			Kind:     metav1.GroupVersionKind(resourceapi.SchemeGroupVersion.WithKind("ResourceClaim")),
+			Resource: metav1.GroupVersionResource(resourceapi.SchemeGroupVersion.WithResource("resourceclaims")),
+			Object:   runtime.RawExtension{Raw: object}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+r.webhooks+"/validate-resourceclaim", bytes.NewReader(review))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the test's own process
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var answer admission.AdmissionReview
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || answer.Response == nil || !answer.Response.Allowed {
+		t.Errorf("a claim in a namespace that no quota covers: %v, %v", answer.Response, err)
+	}
+}
+
+// moved takes a project out of the quota, and back in. That its projection cannot be deleted
+// at first makes the manager look at it again.
+func moved(t *testing.T, cp *harness.ControlPlane, audit *auditLog, applied client.Object, resource string) {
+	t.Helper()
+	ctx := t.Context()
+	at := client.ObjectKey{Namespace: "a2", Name: "a"}
 	seen := func(want bool) func(ctx context.Context) error {
 		return func(ctx context.Context) error {
-			err := cp.Client.Get(ctx, client.ObjectKey{Namespace: "a2", Name: "a"}, &quotav1.AppliedClusterResourceQuota{})
+			err := cp.Client.Get(ctx, at, applied)
 			if (err == nil) != want {
 				return fmt.Errorf("the project sees the quota: want %v, got %w", want, err)
 			}
 			return nil
 		}
 	}
+	label := func(team string) {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a2"}}
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"`+team+`"}}}`))
+		if err := cp.Client.Patch(ctx, ns, patch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, time.Minute, seen(true))
+	gvk, err := cp.Client.GroupVersionKindFor(applied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := undeletable(t, cp, applied.DeepCopyObject().(client.Object), gvk.Group, resource)
+	label("none")
+	eventually(t, time.Minute, func(context.Context) error {
+		for _, e := range audit.events(t) {
+			if (rightOf(e) == right{group: gvk.Group, resource: resource, verb: "get"}) {
+				return nil
+			}
+		}
+		return errors.New("nobody looked what became of the projection")
+	})
+	if err := cp.Client.Delete(ctx, policy); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, time.Minute, seen(false))
 	label("a")
 	eventually(t, time.Minute, seen(true))
+}
+
+// undeletable makes a policy that lets nobody delete objects of the resource, and waits until
+// it holds for the object.
+func undeletable(t *testing.T, cp *harness.ControlPlane, object client.Object, group, resource string) client.Object {
+	t.Helper()
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "keep-" + resource}}
+	policy.Spec.Validations = []admissionv1.Validation{{Expression: "false", Message: "kept"}}
+	policy.Spec.MatchConstraints = &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+		RuleWithOperations: admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{admissionv1.Delete},
+			Rule: admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resource}}}}}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: policy.Name}}
+	binding.Spec.PolicyName, binding.Spec.ValidationActions = policy.Name, []admissionv1.ValidationAction{admissionv1.Deny}
+	create(t, cp, policy, binding)
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		if err := cp.Client.Delete(ctx, object, client.DryRunAll); err == nil {
+			return errors.New("the policy is not in force")
+		}
+		return nil
+	})
+	return binding
+}
+
+// ended makes a quota, and deletes it: its ledger goes too. Two conditions of one kind at once
+// are one event that happened again.
+func ended(t *testing.T, cp *harness.ControlPlane) {
+	t.Helper()
+	ctx := t.Context()
+	q := deviceQuota("ended", "1")
+	create(t, cp, q)
+	at := client.ObjectKeyFromObject(q)
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		l := &v1alpha1.DeviceLedger{}
+		err := cp.Client.Get(ctx, at, l)
+		if err == nil && len(l.Status.Conditions) == 0 {
+			err = errors.New("the ledger has no conditions")
+		}
+		return err
+	})
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"quota":{"hard":{"cpu":"1","memory":"1Gi"}}}}`))
+	if err := cp.Client.Patch(ctx, q, patch); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		var events eventsv1.EventList
+		if err := cp.Client.List(ctx, &events, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.Regarding.Name == q.Name && e.Series != nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d events, none happened again", len(events.Items))
+	})
+	if err := cp.Client.Delete(ctx, q); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		if err := cp.Client.Get(ctx, at, &v1alpha1.DeviceLedger{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the ledger of a quota that is gone: %w", err)
+		}
+		return nil
+	})
 }

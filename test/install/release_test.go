@@ -64,11 +64,62 @@ func helmUninstall(t *testing.T, cp *harness.ControlPlane, name string) error {
 	return err
 }
 
-// service plays Service and EndpointSlices: connections to the Service's address go to the
+// helmTest runs `helm test` and plays the kubelet for its pod: it runs the real binary with
+// the pod's arguments, and the Service's address for its name.
+func helmTest(t *testing.T, cp *harness.ControlPlane) error {
+	t.Helper()
+	binary, err := harness.Binary(t.Context())
+	if err != nil {
+		return err
+	}
+	test := action.NewReleaseTesting(helm(t, cp))
+	test.Namespace, test.Timeout = harness.Namespace, time.Minute
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- runTestPod(ctx, cp, binary) }()
+	_, shutdown, err := test.Run(mainChart)
+	stop()
+	if played := <-ended; played != nil && err == nil {
+		err = played
+	}
+	return errors.Join(err, shutdown())
+}
+
+// runTestPod waits for the pod, runs its container and writes how it ended.
+func runTestPod(ctx context.Context, cp *harness.ControlPlane, binary string) error {
+	pod, at := &corev1.Pod{}, client.ObjectKey{Namespace: harness.Namespace, Name: "devicequota-test"}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := cp.Client.Get(ctx, at, pod)
+		if err == nil && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodPending {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no test pod to run: %w", err)
+		case <-tick.C:
+		}
+	}
+	var args []string
+	for _, a := range pod.Spec.Containers[0].Args {
+		args = append(args, strings.ReplaceAll(a, host+":", serviceIP+":"))
+	}
+	pod.Status.Phase = corev1.PodSucceeded
+	out, failed := exec.CommandContext(ctx, binary, args...).CombinedOutput()
+	if failed != nil {
+		pod.Status.Phase, pod.Status.Message = corev1.PodFailed, string(out)
+	} else if !strings.Contains(string(out), "[+]webhooks ok") {
+		return fmt.Errorf("the test did not look at the webhooks: %s", out)
+	}
+	return cp.Client.Status().Update(ctx, pod)
+}
+
+// service plays Service and EndpointSlices: connections to the Service's ports go to the
 // replicas that are ready.
 type service struct {
-	listener net.Listener
-	done     sync.WaitGroup
+	listeners []net.Listener
+	done      sync.WaitGroup
 
 	mu sync.Mutex // protects following
 	// replica -> ready
@@ -78,15 +129,21 @@ type service struct {
 	closed   bool
 }
 
-func newService(t *testing.T, address string) *service {
+func newService(t *testing.T) *service {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &service{listener: l, replicas: map[*replica]bool{}, conns: map[net.Conn]struct{}{}}
-	s.done.Go(s.accept)
+	s := &service{replicas: map[*replica]bool{}, conns: map[net.Conn]struct{}{}}
 	t.Cleanup(s.close)
+	for port, target := range map[string]func(*replica) string{
+		servicePort: func(r *replica) string { return r.webhooks },
+		healthPort:  func(r *replica) string { return r.health },
+	} {
+		l, err := net.Listen("tcp", net.JoinHostPort(serviceIP, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.listeners = append(s.listeners, l)
+		s.done.Go(func() { s.accept(l, target) })
+	}
 	return s
 }
 
@@ -97,23 +154,25 @@ func (s *service) close() {
 		_ = c.Close() // given up
 	}
 	s.mu.Unlock()
-	_ = s.listener.Close() // ends accept
+	for _, l := range s.listeners {
+		_ = l.Close() // ends accept
+	}
 	s.done.Wait()
 }
 
-func (s *service) accept() {
+func (s *service) accept(l net.Listener, target func(*replica) string) {
 	for {
-		c, err := s.listener.Accept()
+		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		s.done.Go(func() { s.serve(c) })
+		s.done.Go(func() { s.serve(c, target) })
 	}
 }
 
-func (s *service) serve(in net.Conn) {
+func (s *service) serve(in net.Conn, target func(*replica) string) {
 	defer in.Close()
-	out := s.dial()
+	out := s.dial(target)
 	if out == nil {
 		return
 	}
@@ -141,7 +200,7 @@ func (s *service) serve(in net.Conn) {
 	<-end
 }
 
-func (s *service) dial() net.Conn {
+func (s *service) dial(target func(*replica) string) net.Conn {
 	s.mu.Lock()
 	var ready []*replica
 	for r, ok := range s.replicas {
@@ -153,7 +212,7 @@ func (s *service) dial() net.Conn {
 	n := s.next
 	s.mu.Unlock()
 	for i := range ready {
-		if c, err := net.Dial("tcp", ready[(n+i)%len(ready)].webhooks); err == nil {
+		if c, err := net.Dial("tcp", target(ready[(n+i)%len(ready)])); err == nil {
 			return c
 		}
 	}

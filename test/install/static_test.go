@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v4/pkg/action"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/devicequota/devicequota/test/harness"
@@ -194,20 +195,64 @@ func TestOpenShiftIsFoundByItsAPI(t *testing.T) {
 	}
 }
 
-func TestMainChartHasNoCRDs(t *testing.T) {
+// TestChartVerifierChecks is what Red Hat's chart-verifier (profile partner 1.3) asks of the
+// main chart, as far as it can be told without a registry: images-are-certified and
+// signature-is-valid are for the release.
+func TestChartVerifierChecks(t *testing.T) {
 	t.Parallel()
-	err := filepath.WalkDir(chartDir(mainChart), func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
+	c := loadChart(t, mainChart)
+	files := map[string]string{}
+	for _, f := range c.Raw {
+		files[f.Name] = string(f.Data)
+	}
+	objs := mustRender(t, mainChart, values{})
+	images := map[string]bool{deployment(t, objs).Spec.Template.Spec.Containers[0].Image: true}
+	tests := 0
+	for _, o := range objs {
+		if o.GetAnnotations()["helm.sh/hook"] == "test" {
+			tests++
+			images[as[corev1.Pod](t, o).Spec.Containers[0].Image] = true
 		}
-		data, err := os.ReadFile(path)
-		if err == nil && strings.Contains(string(data), "kind: CustomResourceDefinition") {
-			t.Errorf("%s has a CustomResourceDefinition, which Red Hat's chart-verifier refuses", path)
+	}
+	contains := func(text string) bool {
+		for name, content := range files {
+			if strings.HasSuffix(name, ".yaml") && strings.Contains(content, text) {
+				return true
+			}
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+		return false
+	}
+	for check, ok := range map[string]bool{
+		"has-readme":                   files["README.md"] != "",
+		"is-helm-v3":                   c.Metadata.APIVersion == "v2",
+		"contains-test":                files["templates/tests/ready.yaml"] != "" && tests == 1,
+		"contains-values":              files["values.yaml"] != "",
+		"contains-values-schema":       files["values.schema.json"] != "",
+		"has-kubeversion":              c.Metadata.KubeVersion != "",
+		"not-contains-crds":            !contains("kind: CustomResourceDefinition"),
+		"not-contain-csi-objects":      !contains("kind: CSIDriver"),
+		"required-annotations-present": c.Metadata.Annotations["charts.openshift.io/name"] != "",
+		"has-notes":                    files["templates/NOTES.txt"] != "",
+		"one image to be certified":    len(images) == 1 && images["ghcr.io/devicequota/devicequota:"+c.Metadata.AppVersion],
+	} {
+		if !ok {
+			t.Errorf("%s", check)
+		}
+	}
+	if strings.Contains(strings.Join(sorted(files), " "), "gotmpl") {
+		t.Errorf("the package has files that nobody needs: %v", sorted(files))
+	}
+}
+
+func TestOldKubernetesIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{mainChart, crdChart} {
+		if _, err := renderAt(t, name, "v1.32.0", values{}); err != nil {
+			t.Error(err)
+		}
+		if _, err := renderAt(t, name, "v1.31.9", values{}); err == nil || !strings.Contains(err.Error(), "1.32") {
+			t.Errorf("%s on Kubernetes 1.31: %v", name, err)
+		}
 	}
 }
 

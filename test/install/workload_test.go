@@ -1,11 +1,14 @@
 package install
 
 import (
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/devicequota/devicequota/cmd/devicequota/app"
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/test/harness"
+	"github.com/devicequota/devicequota/webhooks"
 )
 
 func deployment(t *testing.T, objs []*unstructured.Unstructured) *appsv1.Deployment {
@@ -86,6 +92,67 @@ func TestEveryFlagIsAValue(t *testing.T) {
 			t.Errorf("--%s: no ci values file renders %s", f.Name, name)
 		}
 	})
+}
+
+// TestValuesReachTheManager sets everything to something else than the manager's default.
+func TestValuesReachTheManager(t *testing.T) {
+	t.Parallel()
+	got := options(t, mustRender(t, mainChart, parseValues(t, `
+fullnameOverride: dq
+platform: openshift
+exemptNamespaces: [other]
+resourceAPIVersion: v1beta2
+enforcement: Audit
+allocation: all
+adminAccess: Deny
+schedulers: [scheduler]
+claimControllers: [controller]
+maxInFlight: 7
+webhookTimeout: 3s
+webhookPort: 9001
+healthPort: 9002
+metrics: {port: 9003, secure: false}
+pprofBindAddress: 127.0.0.1:9004
+tls: {minVersion: "1.3", secretName: certificate}
+replicas: 1
+leaderElection: {enabled: false, leaseDuration: 4s, renewDeadline: 3s, retryPeriod: 2500ms}
+shutdown: {delay: 5s, timeout: 6s}
+log: {format: text, level: 3}
+`)))
+	want := app.Options{
+		Namespace:        harness.Namespace,
+		ExemptNamespaces: []string{harness.Namespace, "openshift", "openshift-infra", "openshift-node", "other"},
+		WebhookAddress:   ":9001", TLSMode: app.TLSSelfSigned, TLSSecret: "certificate", TLSService: "dq", TLSMinVersion: "1.3",
+		CertDir: app.DefaultOptions().CertDir, ValidatingConfiguration: "dq", MutatingConfiguration: "dq",
+		HealthAddress: ":9002", MetricsAddress: ":9003", PprofAddress: "127.0.0.1:9004",
+		LeaseName: "dq", LeaseDuration: 4 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: 2500 * time.Millisecond,
+		ShutdownDelay: 5 * time.Second, ShutdownTimeout: 6 * time.Second,
+		Allocation: app.AllocationAll, Platform: app.PlatformOpenShift, ResourceAPIVersion: "v1beta2", Enforcement: quota.Audit,
+		AdminAccess: webhooks.AdminAccessDeny, Schedulers: []string{"scheduler"}, ClaimControllers: []string{"controller"},
+		MaxInFlight: 7, WebhookTimeout: 3 * time.Second, LogFormat: "text", LogLevel: 3,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	defaults, set := reflect.ValueOf(app.DefaultOptions()), reflect.ValueOf(got)
+	for i := range set.NumField() {
+		name := set.Type().Field(i).Name
+		// What the release is, what the chart mounts, what the build and the tests set.
+		if slices.Contains([]string{"Namespace", "CertDir", "Version", "Started"}, name) {
+			continue
+		}
+		if reflect.DeepEqual(defaults.Field(i).Interface(), set.Field(i).Interface()) {
+			t.Errorf("%s is still the default", name)
+		}
+	}
+	for text, want := range map[string]string{"{metrics: {enabled: false}}": app.AddressOff, "{}": ":8443"} {
+		if got := options(t, mustRender(t, mainChart, parseValues(t, text))).MetricsAddress; got != want {
+			t.Errorf("%s: metrics at %q, want %q", text, got, want)
+		}
+	}
+	if o := options(t, mustRender(t, mainChart, parseValues(t, "{platform: openshift, tls: {mode: serviceCA}}"))); o.TLSMode != app.TLSFiles || o.TLSSecret != "" {
+		t.Errorf("serviceCA: mode %q, Secret %q", o.TLSMode, o.TLSSecret)
+	}
 }
 
 // TestDefaultValuesAreTheManagersDefaults holds the two against each other, so that the

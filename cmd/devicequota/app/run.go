@@ -36,7 +36,9 @@ import (
 	"github.com/devicequota/devicequota/webhooks/certs"
 )
 
+// The leader's election, and the event that tells who leads.
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=devicequota-system,verbs=get;create;update
+// +kubebuilder:rbac:groups="",resources=events,namespace=devicequota-system,verbs=create
 
 // Run runs the manager against the API server of cfg until ctx ends, then drains: readiness
 // is withdrawn first, the webhooks stop ShutdownDelay later. It returns nil after a clean

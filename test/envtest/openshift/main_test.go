@@ -107,7 +107,7 @@ func install(ctx context.Context, cp *harness.ControlPlane) error {
 			filepath.Join(bases, "devicequota.io_applieddevicequotas.yaml"),
 			filepath.Join(bases, "devicequota.io_deviceledgers.yaml"),
 		},
-		Roles: []string{"devicequota", "devicequota-projection-openshift"},
+		Roles: []string{"devicequota", "devicequota-detection", "devicequota-projection-openshift"},
 	})
 }
 
