@@ -64,6 +64,7 @@ func NewSource(o SourceOptions) (*Source, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
+	o.Builder.CountersBesideDevices = o.Builder.CountersBesideDevices || o.API.CountersBesideDevices
 	s := &Source{o: o, builder: allocator.NewBuilder(o.Builder), nodes: map[string]map[string]string{}, names: map[string]map[string]bool{}}
 	slices, err := s.deviceFeed("slices", "ResourceSlice", o.API.Version, func(obj runtime.Object) (client.Object, error) { return asObject(o.API.Slice(obj)) }, target[*resourceapi.ResourceSlice]{
 		s: s, kind: "slices", set: s.builder.SetSlice, remove: s.builder.DeleteSlice, at: func(v *Versions) *uint64 { return &v.Slices },
