@@ -48,6 +48,10 @@ func TestEveryWrongFlagIsNamed(t *testing.T) {
 		"in flight":            {func(o *Options) { o.MaxInFlight = 0 }, `--max-in-flight: 0: must be positive`},
 		"timeout":              {func(o *Options) { o.WebhookTimeout = time.Minute }, `--webhook-timeout: 1m0s: want`},
 		"shutdown delay":       {func(o *Options) { o.ShutdownDelay = -1 }, `--shutdown-delay: -1ns: must not be negative`},
+		"project series":       {func(o *Options) { o.MetricsProjectSeries = -1 }, `--metrics-project-series: -1: must not be negative`},
+		"collector":            {func(o *Options) { o.TracingEndpoint = "collector:4317" }, `--tracing-endpoint: "collector:4317": want http://HOST:PORT or https://HOST:PORT`},
+		"collector's secret":   {func(o *Options) { o.TracingEndpoint = "https://me:pass@collector:4317" }, `--tracing-endpoint: must not hold a user: use the variable OTEL_EXPORTER_OTLP_HEADERS`},
+		"sampling rate":        {func(o *Options) { o.TracingSamplingRatePerMillion = 1_000_001 }, `--tracing-sampling-rate-per-million: 1000001: want 0 to 1000000`},
 		"several, all of them": {func(o *Options) { o.MaxInFlight = -1; o.LogFormat = "xml" }, "--log-format: \"xml\": want json, text\n--max-in-flight: -1: must be positive"},
 	}
 	for name, c := range cases {
@@ -73,6 +77,8 @@ func TestAConfigurationFileSetsFlagsThatWereNotGiven(t *testing.T) {
 kind: ManagerConfiguration
 shutdownDelay: 10m
 maxInFlight: 7
+tracingEndpoint: http://collector:4317
+tracingSamplingRatePerMillion: 1000000
 metricsSecure: false
 adminAccess: Deny
 webhookTimeout: 2s
@@ -86,6 +92,7 @@ schedulers:
 	}
 	want := DefaultOptions()
 	want.ShutdownDelay, want.MaxInFlight, want.MetricsSecure, want.AdminAccess = 3*time.Second, 7, false, webhooks.AdminAccessDeny
+	want.TracingEndpoint, want.TracingSamplingRatePerMillion = "http://collector:4317", 1_000_000
 	want.WebhookTimeout, want.ExemptNamespaces, want.Schedulers = 2*time.Second, []string{"a", "b"}, []string{"system:kube-scheduler", "custom"}
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)

@@ -329,8 +329,10 @@ func (o *Options) validateTracing(p *problems) {
 	if o.TracingEndpoint == "" {
 		return
 	}
-	u, err := url.Parse(o.TracingEndpoint)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+	switch u, err := url.Parse(o.TracingEndpoint); {
+	case err == nil && u.User != nil: // and say nothing of it
+		p.bad("tracing-endpoint", "must not hold a user: use the variable OTEL_EXPORTER_OTLP_HEADERS")
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
 		p.bad("tracing-endpoint", "%q: want http://HOST:PORT or https://HOST:PORT", o.TracingEndpoint)
 	}
 }
