@@ -254,7 +254,14 @@ func (r *Reader) strict(text []byte, gvk schema.GroupVersionKind, s source) (run
 	}
 	unknown, err := json.UnmarshalStrict(text, obj)
 	if err != nil {
-		return nil, []error{s.error(fieldOf(err), fmt.Errorf("%s: %w", gvk.Kind, plain(err)))}
+		path := fieldOf(err)
+		err = plain(err)
+		if path == "" {
+			if path = r.blame(text, gvk); path != "" {
+				err = fmt.Errorf("%s: %w", path, err)
+			}
+		}
+		return nil, []error{s.error(path, fmt.Errorf("%s: %w", gvk.Kind, err))}
 	}
 	var errs []error
 	for _, u := range unknown {

@@ -86,7 +86,8 @@ func TestErrorsNameTheLine(t *testing.T) {
 		"a field given twice":          {"apiVersion: v1\nkind: Pod\nkind: Pod\n", `<stdin>:3: YAML: key "kind" already set in map`},
 		"a tab":                        {"apiVersion: v1\nkind: Pod\nspec:\n\tcontainers: []\n", "<stdin>:4: YAML: found character that cannot start any token"},
 		"a number for a name":          {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: 7\n", "<stdin>:4: metadata.name: a JSON number is not what belongs there"},
-		"an amount that is none":       {"apiVersion: quota.openshift.io/v1\nkind: ClusterResourceQuota\nspec: {quota: {hard: {pods: many}}}\n", "<stdin>:"},
+		"an amount that is none":       {"apiVersion: quota.openshift.io/v1\nkind: ClusterResourceQuota\nspec: {quota: {hard: {pods: many}}}\n", `<stdin>:3: ClusterResourceQuota: spec.quota.hard.pods: quantities must match the regular expression`},
+		"an amount deep inside":        {"apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nspec:\n  devices:\n  - {name: a, capacity: {memory: {value: 1Gi}}}\n  - name: b\n    capacity:\n      memory: {value: 1Gi}\n      example.com/cores: {value: many}\n", `<stdin>:9: ResourceSlice: spec.devices[1].capacity.example.com/cores.value: quantities must match`},
 		"lists in lists":               {nested, "lists in lists, more than 4 deep"},
 		"a list that is none":          {"apiVersion: v1\nkind: List\nitems: 7\n", "<stdin>:3: items: a JSON number is not what belongs there"},
 	}

@@ -1,10 +1,15 @@
 package input
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Find returns the line of the field at the path, as "spec.devices.requests[0].name", or of the
@@ -30,6 +35,64 @@ func (p *Part) Find(path string) int {
 		node, line = next, p.Line+at-1
 	}
 	return line
+}
+
+// blame returns the path of the value that cannot be decoded, for errors that do not name it, as
+// those of quantities; "" when no single value is to blame. It decodes the object again and again
+// with everything left out but one field or item, and goes down where that still fails.
+func (r *Reader) blame(text []byte, gvk schema.GroupVersionKind) string {
+	var v any
+	if json.Unmarshal(text, &v) != nil {
+		return ""
+	}
+	path := ""
+	whole := func(v any) any { return v }
+	fails := func(v any) bool {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			return false
+		}
+		obj, err := r.scheme.New(gvk)
+		return err == nil && json.Unmarshal(raw, obj) != nil
+	}
+	for {
+		found := false
+		for _, c := range children(v) {
+			outer := whole
+			within := func(v any) any { return outer(c.alone(v)) }
+			if found = fails(within(c.value)); found {
+				path, v, whole = path+c.path, c.value, within
+				break
+			}
+		}
+		if !found {
+			return strings.TrimPrefix(path, ".")
+		}
+	}
+}
+
+// child is a field of an object or an item of a list.
+type child struct {
+	path  string
+	value any
+	// alone returns an object or list with nothing but the value there.
+	alone func(v any) any
+}
+
+// children returns those of an object, sorted, or of a list.
+func children(v any) []child {
+	var out []child
+	switch v := v.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			out = append(out, child{"." + key, v[key], func(v any) any { return map[string]any{key: v} }})
+		}
+	case []any:
+		for i := range v {
+			out = append(out, child{fmt.Sprintf("[%d]", i), v[i], func(v any) any { return []any{v} }})
+		}
+	}
+	return out
 }
 
 // step goes one field or index down; next is nil when there is none.
