@@ -14,8 +14,9 @@ import (
 // cp and managers are shared by all tests of the package: each test has projects and
 // quotas of its own.
 var (
-	cp       *harness.ControlPlane
-	managers []*harness.Manager
+	cp        *harness.ControlPlane
+	managers  []*harness.Manager
+	collector *harness.Collector
 )
 
 func TestMain(m *testing.M) {
@@ -48,8 +49,16 @@ func run(m *testing.M) (code int, err error) {
 	if err := cp.ApplyPath(ctx, harness.Root()+"/examples/cluster"); err != nil {
 		return 1, err
 	}
+	// Nothing is traced but what a test asks to be.
+	if collector, err = harness.StartCollector(); err != nil {
+		return 1, err
+	}
+	defer collector.Stop()
+	if err := os.Setenv("OTEL_BSP_SCHEDULE_DELAY", "200"); err != nil { // spans leave soon
+		return 1, err
+	}
 	for range 2 {
-		mgr, err := cp.StartManager(ctx, harness.ManagerOptions{})
+		mgr, err := cp.StartManager(ctx, harness.ManagerOptions{Args: []string{"--tracing-endpoint=" + collector.Endpoint}})
 		if err != nil {
 			return 1, err
 		}
