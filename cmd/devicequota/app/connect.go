@@ -101,35 +101,50 @@ func (i *instance) findPlatformKeys(d discovery.ServerVersionInterface) error {
 	return nil
 }
 
-// outdatedEvery is how often an upgrade of the API server is looked for.
-const outdatedEvery = 30 * time.Second
+// changed returns what has changed on the API server that only a start takes account of, empty
+// when nothing has.
+func (i *instance) changed(ctx context.Context) (string, error) {
+	change, err := i.api.Outdated(ctx, i.discovery)
+	if err != nil || change != "" {
+		return change, err
+	}
+	now := &instance{platform: i.platform}
+	if err := now.findPlatformKeys(i.discovery); err != nil {
+		return "", err
+	}
+	if now.platformKeys && !i.platformKeys {
+		return "the platform enforces Kubernetes' own keys now", nil
+	}
+	return "", nil
+}
 
-// outdated ends the manager when the API server does not serve any more what the manager reads,
-// as after an upgrade: only a start chooses versions.
-type outdated struct {
-	api       *devices.API
-	discovery discovery.DiscoveryInterface
-	every     time.Duration
-	log       logr.Logger
+// changedEvery is how often an upgrade of the API server is looked for.
+const changedEvery = 30 * time.Second
+
+// upgrades ends the manager after an upgrade of the API server that it has to take account of.
+type upgrades struct {
+	changed func(context.Context) (string, error)
+	every   time.Duration
+	log     logr.Logger
 }
 
 // NeedLeaderElection is false: every replica reads.
-func (*outdated) NeedLeaderElection() bool { return false }
+func (*upgrades) NeedLeaderElection() bool { return false }
 
 // Start asks now and then until ctx ends. Replicas do not ask all at once, so that they do not
 // all end at once.
-func (o *outdated) Start(ctx context.Context) error {
+func (u *upgrades) Start(ctx context.Context) error {
 	for {
-		timer := time.NewTimer(o.every + rand.N(o.every))
+		timer := time.NewTimer(u.every + rand.N(u.every))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
 		case <-timer.C:
 		}
-		change, err := o.api.Outdated(ctx, o.discovery)
+		change, err := u.changed(ctx)
 		if err != nil {
-			o.log.V(1).Info("versions not read", "error", err.Error()) // whoever needs an API server says so
+			u.log.V(1).Info("API server not asked", "error", err.Error()) // whoever needs it says so
 			continue
 		}
 		if change != "" {

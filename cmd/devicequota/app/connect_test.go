@@ -20,17 +20,19 @@ import (
 	"github.com/devicequota/devicequota/quota/cluster"
 )
 
-// apiServer serves one version of resource.k8s.io, and tells about its APIServices only when
+// apiServer is of a Kubernetes version, serves one version of resource.k8s.io, and tells about its APIServices only when
 // that is allowed.
 type apiServer struct {
-	served  atomic.Pointer[string]
-	allowed atomic.Bool
+	served, kubernetes atomic.Pointer[string]
+	allowed            atomic.Bool
 }
 
 func newAPIServer(t *testing.T, served string) (*apiServer, *instance) {
 	t.Helper()
 	a := &apiServer{}
 	a.served.Store(&served)
+	kubernetes := "v1.37.2"
+	a.kubernetes.Store(&kubernetes)
 	s := httptest.NewServer(a)
 	t.Cleanup(s.Close)
 	o := DefaultOptions()
@@ -58,7 +60,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case requested == "/apis/resource.k8s.io/"+*a.served.Load():
 		resources("resource.k8s.io/"+*a.served.Load(), "resourceclaims")
 	case requested == "/version":
-		answer(http.StatusOK, version.Info{GitVersion: "v1.37.2"})
+		answer(http.StatusOK, version.Info{GitVersion: *a.kubernetes.Load()})
 	case requested == "/apis":
 		v1 := metav1.GroupVersionForDiscovery{GroupVersion: "apiregistration.k8s.io/v1", Version: "v1"}
 		answer(http.StatusOK, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroupList"}, Groups: []metav1.APIGroup{
@@ -141,7 +143,7 @@ func TestTheManagerEndsWhenItsVersionIsServedNoMore(t *testing.T) {
 		t.Fatal(got.err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	o := &outdated{api: i.api, discovery: i.discovery, every: time.Millisecond, log: logr.Discard()}
+	o := &upgrades{changed: i.changed, every: time.Millisecond, log: logr.Discard()}
 	done := make(chan error, 1)
 	go func() { done <- o.Start(ctx) }()
 	v1 := "v1"
@@ -153,5 +155,28 @@ func TestTheManagerEndsWhenItsVersionIsServedNoMore(t *testing.T) {
 	cancel()
 	if err := o.Start(ctx); err != nil {
 		t.Errorf("asked to end: %v", err)
+	}
+}
+
+func TestTheManagerEndsWhenThePlatformBeginsToEnforceItsKeys(t *testing.T) {
+	t.Parallel()
+	server, i := newAPIServer(t, "v1beta2")
+	i.o.Platform = PlatformOpenShift
+	before, after := "v1.33.6", "v1.34.2"
+	server.kubernetes.Store(&before)
+	if got := <-connect(t.Context(), i); !got.known || i.platformKeys {
+		t.Fatalf("known %v, %v; platform keys %v", got.known, got.err, i.platformKeys)
+	}
+	if change, err := i.changed(t.Context()); change != "" || err != nil {
+		t.Errorf("nothing has changed: %q, %v", change, err)
+	}
+	server.kubernetes.Store(&after)
+	if change, err := i.changed(t.Context()); change != "the platform enforces Kubernetes' own keys now" || err != nil {
+		t.Errorf("got %q, %v", change, err)
+	}
+	i.platformKeys = true
+	server.kubernetes.Store(&before) // another replica of the API server, which is upgraded later
+	if change, err := i.changed(t.Context()); change != "" || err != nil {
+		t.Errorf("not back: %q, %v", change, err)
 	}
 }

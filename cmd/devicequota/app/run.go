@@ -199,7 +199,7 @@ func (i *instance) newLedger(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return addAll(i.mgr, i.source, i.store, i.view, &outdated{api: i.api, discovery: i.discovery, every: outdatedEvery, log: logger.WithName("api")})
+	return addAll(i.mgr, i.source, i.store, i.view, &upgrades{changed: i.changed, every: changedEvery, log: logger.WithName("upgrades")})
 }
 
 func (i *instance) onOpenShift() bool { return i.platform == cluster.OpenShift }
