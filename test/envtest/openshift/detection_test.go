@@ -2,9 +2,7 @@ package openshift
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -91,25 +89,30 @@ func TestPlatformIsDetectedByWhoServesTheQuotaGroup(t *testing.T) {
 	t.Run("unreadable", func(t *testing.T) { checkUnreadable(t, own) })
 }
 
-// checkUnreadable: who may not read the APIService does not guess; a flag helps.
+// checkUnreadable: who may not read the APIService does not guess. He stays up, tells why he is
+// not ready, and goes on when he may. A flag helps.
 func checkUnreadable(t *testing.T, own *harness.ControlPlane) {
 	const blind = "system:serviceaccount:" + harness.Namespace + ":blind"
-	bindWithout(t, own, blind, "apiservices")
+	bind(t, own, blind, "devicequota", "devicequota-projection-openshift")
 	if got, err := cluster.DetectPlatform(t.Context(), clientOf(t, own, blind)); got != "" || err == nil {
 		t.Errorf("detected %q, %v", got, err)
 	}
 
-	mgr := start(t, own, harness.ManagerOptions{Identity: blind, Args: flags("auto"), NotReady: true})
-	if err := mgr.WaitReady(t.Context()); err == nil {
-		t.Error("the manager is ready though it cannot know the platform")
+	waiting := start(t, own, harness.ManagerOptions{Identity: blind, Args: flags("auto"), NotReady: true})
+	const reason = `[-]cluster failed: platform: read of APIService "v1.quota.openshift.io": apiservices.apiregistration.k8s.io "v1.quota.openshift.io" is forbidden`
+	eventually(t, "the reason of not being ready", func(ctx context.Context) error {
+		if err := waiting.Readiness(ctx); err == nil || !strings.Contains(err.Error(), reason) {
+			return fmt.Errorf("want %s, got %w", reason, err)
+		}
+		return nil
+	})
+	told := start(t, own, harness.ManagerOptions{Identity: blind, Args: flags("openshift")})
+	wantLog(t, told, `"platform":"OpenShift"`)
+	if log := waiting.Log(); strings.Contains(log, `"platform":`) {
+		t.Errorf("the manager has decided:\n%s", log)
 	}
-	wantLog(t, mgr, `platform: read of APIService "v1.quota.openshift.io": apiservices.apiregistration.k8s.io "v1.quota.openshift.io" is forbidden`)
-	if log := mgr.Log(); strings.Contains(log, `"platform":"Kubernetes"`) {
-		t.Errorf("the manager takes it for plain Kubernetes:\n%s", log)
-	}
-
-	mgr = start(t, own, harness.ManagerOptions{Identity: blind, Args: flags("openshift")})
-	wantLog(t, mgr, `"platform":"OpenShift"`)
+	bind(t, own, blind, "devicequota-detection")
+	wantLog(t, waiting, `"platform":"Kubernetes"`)
 }
 
 func start(t *testing.T, own *harness.ControlPlane, o harness.ManagerOptions) *harness.Manager {
@@ -145,28 +148,21 @@ func clientOf(t *testing.T, own *harness.ControlPlane, user string) client.Clien
 	return c
 }
 
-// bindWithout gives a user what the shipped identity has on OpenShift but for one resource.
-func bindWithout(t *testing.T, own *harness.ControlPlane, user, resource string) {
+// bind gives a user ClusterRoles, and what the manager has in its own namespace.
+func bind(t *testing.T, own *harness.ControlPlane, user string, roles ...string) {
 	t.Helper()
-	role := &rbacv1.ClusterRole{}
-	err := own.Client.Get(t.Context(), client.ObjectKey{Name: "devicequota"}, role)
-	all := len(role.Rules)
-	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, resource) })
-	if len(role.Rules) == all {
-		t.Fatalf("the shipped role has no rule for %s: %v", resource, err)
-	}
-	role.ObjectMeta = metav1.ObjectMeta{Name: "blind"}
 	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}
 	ref := func(kind, name string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 	}
-	err = errors.Join(err,
-		own.Client.Create(t.Context(), role),
-		own.Client.Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "blind"}, Subjects: subjects, RoleRef: ref("ClusterRole", "blind")}),
-		own.Client.Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "blind-projection"}, Subjects: subjects, RoleRef: ref("ClusterRole", "devicequota-projection-openshift")}),
-		own.Client.Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: harness.Namespace, Name: "blind"}, Subjects: subjects, RoleRef: ref("Role", "devicequota")}),
-	)
-	if err != nil {
+	err := own.Client.Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: harness.Namespace, Name: "blind"}, Subjects: subjects, RoleRef: ref("Role", "devicequota")})
+	if err = client.IgnoreAlreadyExists(err); err != nil {
 		t.Fatal(err)
+	}
+	for _, role := range roles {
+		b := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "blind-" + role}, Subjects: subjects, RoleRef: ref("ClusterRole", role)}
+		if err := own.Client.Create(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
