@@ -14,6 +14,7 @@ import (
 )
 
 var (
+	kube       *harness.Kubernetes
 	cp         *harness.ControlPlane
 	managers   []*harness.Manager
 	controller *harness.Process
@@ -33,7 +34,22 @@ type stopper interface{ Stop() error }
 
 func run(m *testing.M) (code int, err error) {
 	ctx := context.Background()
-	if cp, err = harness.Start(harness.Options{OldVersions: true}); err != nil {
+	if kube, err = harness.AskKubernetes(ctx); err != nil {
+		return 1, err
+	}
+	if kube.Minor < firstV1 {
+		fmt.Printf("Kubernetes %s has no resource.k8s.io/v1, which all scenarios here need; test/e2e/versions shows the core path\n", kube.Version)
+		return 0, nil
+	}
+	// taint rules are in v1alpha3 or v1beta2 before 1.37
+	flags := map[string]string{"runtime-config": "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true,resource.k8s.io/v1alpha3=true"}
+	var components []string
+	if on := gates(); on != "" {
+		fmt.Printf("Kubernetes %s: switched on: %s\n", kube.Version, on)
+		flags["feature-gates"] = on
+		components = []string{"--feature-gates=" + on}
+	}
+	if cp, err = harness.Start(harness.Options{Flags: flags}); err != nil {
 		return 1, err
 	}
 	stops := []stopper{cp}
@@ -47,7 +63,7 @@ func run(m *testing.M) (code int, err error) {
 	if err := cp.Install(ctx); err != nil {
 		return 1, err
 	}
-	if err := cp.ApplyPath(ctx, harness.Root()+"/examples/cluster"); err != nil {
+	if err := applyExamples(ctx); err != nil {
 		return 1, err
 	}
 	if err := cp.Ready(ctx); err != nil {
@@ -61,11 +77,11 @@ func run(m *testing.M) (code int, err error) {
 		managers = append(managers, mgr)
 		stops = append(stops, mgr)
 	}
-	if controller, err = cp.StartControllerManager(); err != nil {
+	if controller, err = cp.StartControllerManager(components...); err != nil {
 		return 1, err
 	}
 	stops = append(stops, controller)
-	if scheduler, err = cp.StartScheduler(); err != nil {
+	if scheduler, err = cp.StartScheduler(components...); err != nil {
 		return 1, err
 	}
 	stops = append(stops, scheduler)
@@ -74,10 +90,33 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	stops = append(stops, kubelets)
-	if code = m.Run(); code != 0 {
+	code = m.Run()
+	for _, what := range leftOut {
+		fmt.Println("left out:", what)
+	}
+	if code != 0 {
 		for i, mgr := range managers {
 			fmt.Fprintf(os.Stderr, "\nmanager %d:\n%s\n", i, mgr.LogTail(60))
 		}
 	}
 	return code, nil
+}
+
+// firstV1 is the minor version that serves resource.k8s.io/v1.
+const firstV1 = 34
+
+func applyExamples(ctx context.Context) error {
+	objs, err := harness.Objects(harness.Root() + "/examples/cluster")
+	if err != nil {
+		return err
+	}
+	if objs, err = asThisVersionWants(objs); err != nil {
+		return err
+	}
+	for _, u := range objs {
+		if err := harness.Apply(ctx, cp.Client, u); err != nil {
+			return fmt.Errorf("%s %q: %w", u.GetKind(), u.GetName(), err)
+		}
+	}
+	return nil
 }

@@ -19,6 +19,7 @@ import (
 )
 
 func TestReplicasBeyondTheLimitAreRefusedAtCreation(t *testing.T) {
+	needs(t, partitions)
 	tn := newTenant(t, hard(migKey, 4), nil)
 	create(t, tn.template("partition", exact("p", "mig.nvidia.com", 1, `device.attributes["gpu.nvidia.com"].profile == "1g.5gb"`)))
 	create(t, tn.deployment("ten", 10, podSpec("partition")))
@@ -72,6 +73,7 @@ func scale(t *testing.T, tn *tenant, deployment string, replicas int32) {
 }
 
 func TestTheChargeFollowsTheSchedulersAllocation(t *testing.T) {
+	needs(t, prioritizedList)
 	tn := newTenant(t, hard(gpuKey, 2, tpuKey, 4), map[string]string{"devicequota.io/true-down": "Always"})
 	first := tn.claim("first")
 	product := func(p string) []resourceapi.DeviceSelector {
@@ -100,7 +102,36 @@ func TestTheChargeFollowsTheSchedulersAllocation(t *testing.T) {
 	tn.wantUsed(hard(gpuKey, 0, tpuKey, 4))
 }
 
+func TestAllIsChargedAsTheNodeThatTheSchedulerChose(t *testing.T) {
+	driver := "all.example.com"
+	node(t, "all-small")
+	node(t, "all-large")
+	if err := cp.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	class(t, driver)
+	publish(t, driver, "all-small", 1, resourceapi.Device{Name: "a"}, resourceapi.Device{Name: "b"})
+	publish(t, driver, "all-large", 1, resourceapi.Device{Name: "a"}, resourceapi.Device{Name: "b"}, resourceapi.Device{Name: "c"})
+	key := driver + ".deviceclass.devicequota.io/devices"
+	tn := newTenant(t, hard(key, 40), nil)
+	all := exact("all", driver, 0)
+	all.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+	create(t, tn.template("all", all))
+	create(t, tn.claim("idle", all))
+	tn.wantUsed(hard(key, 3)) // the larger node
+
+	spec := podSpec("all")
+	spec.NodeSelector = map[string]string{corev1.LabelHostname: "all-small"}
+	create(t, tn.pod("p", spec))
+	tn.wantUsed(hard(key, 5)) // the pod's own claim has the smaller one
+	if err := cp.Client.Delete(t.Context(), tn.pod("p", spec)); err != nil {
+		t.Fatal(err)
+	}
+	tn.wantUsed(hard(key, 3))
+}
+
 func TestExtendedResourcesAreChargedOnceAndReleased(t *testing.T) {
+	needs(t, extendedResources)
 	tn := newTenant(t, hard(gpuKey, 2, claimsKey, 1), nil)
 	spec := podSpec()
 	spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}
@@ -127,6 +158,7 @@ func TestExtendedResourcesAreChargedOnceAndReleased(t *testing.T) {
 }
 
 func TestUsageIsWhatTheSchedulerWroteForEveryKey(t *testing.T) {
+	needs(t, partitions)
 	tn := newTenant(t, hard(gpuKey, 4, memoryKey, "400Gi", migKey, 7, migSMKey, 98, cardKey, 300),
 		map[string]string{"selector.devicequota.io/card": `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`})
 	create(t, tn.template("mig", exact("p", "mig.nvidia.com", 1, `device.attributes["gpu.nvidia.com"].profile == "2g.10gb"`)))
