@@ -105,20 +105,20 @@ func TestUseByProjectAddsUpAndKeepsToItsBound(t *testing.T) {
 	t.Parallel()
 	_, o := measured(t)
 	const head = `
-# HELP devicequota_clusterresourcequota_namespace Use of a quota by one of its projects, and the limit that it shares, by resource and type: hard, used.
-# TYPE devicequota_clusterresourcequota_namespace gauge
+# HELP devicequota_clusterresourcequota_project Use of a quota by one of its projects, and the limit that it shares, by resource and type: hard, used.
+# TYPE devicequota_clusterresourcequota_project gauge
 `
-	const b = `devicequota_clusterresourcequota_namespace{clusterresourcequota="q",namespace="b",resource="gpu.deviceclass.devicequota.io/devices",type="hard"} 4
-devicequota_clusterresourcequota_namespace{clusterresourcequota="q",namespace="b",resource="gpu.deviceclass.devicequota.io/devices",type="used"} 3
+	const b = `devicequota_clusterresourcequota_project{clusterresourcequota="q",project="b",resource="gpu.deviceclass.devicequota.io/devices",type="hard"} 4
+devicequota_clusterresourcequota_project{clusterresourcequota="q",project="b",resource="gpu.deviceclass.devicequota.io/devices",type="used"} 3
 `
-	const a = `devicequota_clusterresourcequota_namespace{clusterresourcequota="q",namespace="a",resource="gpu.deviceclass.devicequota.io/devices",type="hard"} 4
-devicequota_clusterresourcequota_namespace{clusterresourcequota="q",namespace="a",resource="gpu.deviceclass.devicequota.io/devices",type="used"} 0
+	const a = `devicequota_clusterresourcequota_project{clusterresourcequota="q",project="a",resource="gpu.deviceclass.devicequota.io/devices",type="hard"} 4
+devicequota_clusterresourcequota_project{clusterresourcequota="q",project="a",resource="gpu.deviceclass.devicequota.io/devices",type="used"} 0
 `
 	leftOut := func(n string) string {
 		return `
-# HELP devicequota_clusterresourcequota_namespace_left_out Series of use by project that are left out because there would be too many.
-# TYPE devicequota_clusterresourcequota_namespace_left_out gauge
-devicequota_clusterresourcequota_namespace_left_out ` + n + "\n"
+# HELP devicequota_clusterresourcequota_project_left_out Series of use by project that are left out because there would be too many.
+# TYPE devicequota_clusterresourcequota_project_left_out gauge
+devicequota_clusterresourcequota_project_left_out ` + n + "\n"
 	}
 	for bound, want := range map[int]string{
 		100: head + a + b + leftOut("0"),
@@ -129,7 +129,7 @@ devicequota_clusterresourcequota_namespace_left_out ` + n + "\n"
 	} {
 		o.ProjectSeries = bound
 		if err := testutil.CollectAndCompare(NewQuotaCollector(o), strings.NewReader(want),
-			"devicequota_clusterresourcequota_namespace", "devicequota_clusterresourcequota_namespace_left_out"); err != nil {
+			"devicequota_clusterresourcequota_project", "devicequota_clusterresourcequota_project_left_out"); err != nil {
 			t.Errorf("bound %d: %v", bound, err)
 		}
 	}

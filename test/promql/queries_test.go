@@ -1,4 +1,4 @@
-// Package promql checks the queries of the chart with Prometheus' own parser.
+// Package promql checks the queries of the chart with Prometheus' own parser and engine.
 package promql
 
 import (
@@ -16,18 +16,25 @@ import (
 
 func files() string { return filepath.Join("..", "..", "charts", "devicequota", "files") }
 
-// queries returns all queries of alerts and dashboard by where they are.
-func queries(t *testing.T) map[string]string {
+// rules returns the chart's alerts.
+func rules(t *testing.T) []rule {
 	t.Helper()
-	out := map[string]string{}
-	var alerts []struct{ Alert, Expr string }
+	var out []rule
 	data, err := os.ReadFile(filepath.Join(files(), "alerts.yaml"))
 	if err == nil {
-		err = yaml.Unmarshal(data, &alerts)
+		err = yaml.UnmarshalStrict(data, &out)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	return out
+}
+
+// queries returns all queries of alerts and dashboard by where they are.
+func queries(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	alerts := rules(t)
 	for _, a := range alerts {
 		out["alert "+a.Alert] = strings.ReplaceAll(a.Expr, "JOB", "devicequota")
 	}
@@ -37,14 +44,14 @@ func queries(t *testing.T) map[string]string {
 			Targets []struct{ Expr, RefID string }
 		}
 	}
-	data, err = os.ReadFile(filepath.Join(files(), "dashboard.json"))
+	data, err := os.ReadFile(filepath.Join(files(), "dashboard.json"))
 	if err == nil {
 		err = json.Unmarshal(data, &dashboard)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	variables := strings.NewReplacer("$job", "devicequota", "$quota", ".*", "$__rate_interval", "5m")
+	variables := strings.NewReplacer("$job", "devicequota", "$quota", ".*", "$project", ".*", "$key", ".*", "$__rate_interval", "5m")
 	for _, p := range dashboard.Panels {
 		for _, target := range p.Targets {
 			out["panel "+p.Title+" "+target.RefID] = variables.Replace(target.Expr)
@@ -90,16 +97,8 @@ func TestQueriesParseAndNameTheirJob(t *testing.T) {
 
 func TestDurationsAndSeverities(t *testing.T) {
 	t.Parallel()
-	var alerts []struct{ Alert, For string }
-	data, err := os.ReadFile(filepath.Join(files(), "alerts.yaml"))
-	if err == nil {
-		err = yaml.Unmarshal(data, &alerts)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	seen := map[string]bool{}
-	for _, a := range alerts {
+	for _, a := range rules(t) {
 		if a.For != "" && !regexp.MustCompile(`^[0-9]+[smh]$`).MatchString(a.For) {
 			t.Errorf("%s: for %q", a.Alert, a.For)
 		}
