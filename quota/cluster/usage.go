@@ -52,6 +52,7 @@ type Usage struct {
 	mu   sync.Mutex // protects the following
 	last map[string]time.Time
 	told map[string]map[conditionKey]string // quota -> condition -> what was said of it
+	news *ledgerNews
 }
 
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -70,7 +71,7 @@ func NewUsage(o UsageOptions) *Usage {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Usage{o: o, last: map[string]time.Time{}, told: map[string]map[conditionKey]string{}}
+	return &Usage{o: o, last: map[string]time.Time{}, told: map[string]map[conditionKey]string{}, news: newLedgerNews()}
 }
 
 // NeedLeaderElection is true: one replica settles what nobody admits to.
@@ -93,7 +94,10 @@ func (u *Usage) Start(ctx context.Context) error {
 	defer stop()
 	// A hold whose object never comes makes no event but the ledger's own: whoever wrote it,
 	// somebody has to look when it is old. The same for a ledger that was edited or deleted.
-	stopLedgers := u.o.Store.Subscribe(func(name string, _ *v1alpha1.DeviceLedger) { queue.AddAfter(name, u.wait(name)) })
+	stopLedgers := u.o.Store.Subscribe(func(name string, l *v1alpha1.DeviceLedger) {
+		u.news.heard(name, l)
+		queue.AddAfter(name, u.wait(name))
+	})
 	defer stopLedgers()
 	for _, name := range u.names() {
 		queue.Add(name)
@@ -183,6 +187,7 @@ func (u *Usage) reconcile(ctx context.Context, name string) (time.Duration, erro
 	if settled.Ledger != nil {
 		u.tell(name, settled.Ledger.Status.Conditions)
 	}
+	u.tellNews(name)
 	again := u.o.Resync
 	if settled.Again > 0 {
 		again = min(again, settled.Again)
@@ -195,6 +200,7 @@ func (u *Usage) remove(ctx context.Context, name string) (time.Duration, error) 
 	if u.o.Projection != nil {
 		u.o.Projection.Remove(name)
 	}
+	u.news.take(name) // nobody is there to be told
 	done, again, err := u.o.Ledger.Remove(ctx, name)
 	if err != nil {
 		return 0, fmt.Errorf("removal of the ledger %q: %w", name, err)

@@ -40,6 +40,27 @@ func ordered(q *quota.Quota, l *v1alpha1.DeviceLedgerStatus) int {
 	}
 }
 
+// Edited returns true if somebody else than a Ledger wrote the ledger's next state, or a Ledger
+// had to undo that: versions that are none or that went back, or other terms of the same quota's
+// version. An edit of use or holds alone does not show; the next settle recounts it.
+func Edited(before, next *v1alpha1.DeviceLedger) bool {
+	if before.UID != next.UID {
+		return false
+	}
+	was, wasErr := quota.StoredVersions(&before.Status)
+	is, isErr := quota.StoredVersions(&next.Status)
+	if wasErr != nil || isErr != nil || !is.AtLeast(was) {
+		return true
+	}
+	a, b := &before.Status, &next.Status
+	switch va, vb := termsVersion(a), termsVersion(b); {
+	case va != vb:
+		return vb < va
+	default:
+		return a.CRQUID != b.CRQUID || !quota.Equal(a.Hard, b.Hard) || !equality.Semantic.DeepEqual(a.Selector, b.Selector)
+	}
+}
+
 // maySettle returns true if the ledger may be settled by the observation: it is as new as
 // the ledger in every component, and its quota as new as the ledger's terms.
 func maySettle(l *v1alpha1.DeviceLedgerStatus, o *quota.Observed) bool {
