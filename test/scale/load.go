@@ -28,18 +28,14 @@ func (s *session) steady(ctx context.Context, prefix string, d time.Duration) (l
 	took := make([]time.Duration, n)
 	errs := make([]error, n)
 	begun := time.Now()
-	tick := time.NewTicker(time.Second / rate)
-	defer tick.Stop()
 	var wg sync.WaitGroup
 	for i := range n {
 		due := begun.Add(time.Duration(i) * time.Second / rate)
-		for time.Now().Before(due) {
-			select {
-			case <-ctx.Done():
-				wg.Wait()
-				return latencies{}, ctx.Err()
-			case <-tick.C:
-			}
+		select {
+		case <-ctx.Done():
+			wg.Wait()
+			return latencies{}, ctx.Err()
+		case <-time.After(time.Until(due)):
 		}
 		wg.Go(func() {
 			errs[i] = s.create(ctx, s.c.project(i%s.loadProjects()), fmt.Sprintf("%s-%d", prefix, i))

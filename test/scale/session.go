@@ -39,12 +39,16 @@ type session struct {
 	probes  int
 }
 
-// end stops the manager.
+// end stops the manager and keeps its log beside the profiles.
 func (s *session) end() error {
 	if s.m == nil {
 		return nil
 	}
-	return s.m.Stop()
+	err := s.m.Stop()
+	if s.o.profile != "" {
+		err = errors.Join(err, os.WriteFile(filepath.Join(s.o.profile, fmt.Sprintf("manager-%v.log", s.c.Size)), []byte(s.m.Log()), 0o644))
+	}
+	return err
 }
 
 // create creates a claim and counts it.
@@ -79,10 +83,13 @@ func (s *session) totals() map[string]int64 {
 
 // start starts the manager and waits until it is ready and admits a claim.
 func (s *session) start(ctx context.Context, name string) (startup, error) {
+	if _, err := harness.Binary(ctx); err != nil { // not to be measured
+		return startup{}, err
+	}
 	begun := time.Now()
 	args := []string{"--shutdown-delay=0s"}
 	if s.o.profile != "" {
-		args = append(args, "--pprof-bind-address="+pprofAddress)
+		args = append(args, "--pprof-bind-address="+pprofAddress, "--log-level=1")
 	}
 	var err error
 	if s.m, err = s.cp.StartManager(ctx, harness.ManagerOptions{NotReady: true, Args: args}); err != nil {
@@ -104,14 +111,13 @@ func (s *session) start(ctx context.Context, name string) (startup, error) {
 	if x.Memory, x.MostMemory, err = s.m.Memory(); err != nil {
 		return startup{}, err
 	}
-	stopProfile()
-	if err := s.profile(ctx, "heap", name+"-heap"); err != nil {
+	// quotas that are older than their ledger are rebuilt first
+	if err := waitFor(ctx, 5*time.Minute, func() error { return s.create(ctx, s.probeProject(), "start-"+name) }); err != nil {
 		return startup{}, err
 	}
-	// quotas that are older than their ledger are rebuilt first
-	err = waitFor(ctx, 5*time.Minute, func() error { return s.create(ctx, s.probeProject(), "start-"+name) })
 	x.Admits = time.Since(begun)
-	return x, err
+	stopProfile()
+	return x, s.profile(ctx, "heap", name+"-heap")
 }
 
 // profileCPU profiles the manager until stop is called.
@@ -169,14 +175,25 @@ func (s *session) firstStart(ctx context.Context) error {
 	return err
 }
 
-// settled waits until every project shows its quotas.
+// settled waits until every project shows its quotas and every ledger is rebuilt.
 func (s *session) settled(ctx context.Context) error {
 	begun := time.Now()
 	if err := s.w.waitEverywhere(ctx, s.c, s.totals()); err != nil {
 		return err
 	}
 	s.r.FirstProjection = time.Since(begun)
-	return nil
+	return waitFor(ctx, 2*time.Minute, func() error {
+		var ledgers v1alpha1.DeviceLedgerList
+		if err := s.cp.Client.List(ctx, &ledgers); err != nil {
+			return err
+		}
+		for i := range ledgers.Items {
+			if ledgers.Items[i].Status.Rebuilding {
+				return fmt.Errorf("ledger %q is being rebuilt", ledgers.Items[i].Name)
+			}
+		}
+		return nil
+	})
 }
 
 // restart replaces the manager by one that finds its ledgers.
