@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -176,23 +179,53 @@ func scraped(t *testing.T, length time.Duration) (history, time.Time) {
 func TestEveryPanelShowsSomethingOfARunningManager(t *testing.T) {
 	t.Parallel()
 	h, begin := scraped(t, 5*time.Minute)
-	for where, query := range queries(t) {
-		if !strings.HasPrefix(where, "panel ") {
-			continue
-		}
-		at := begin.Add(2 * time.Minute)
-		numbers, points := 0, 0
-		for _, s := range during(t, h, query, at, at) {
-			for _, f := range s.Floats {
-				points++
-				if !math.IsNaN(f.F) {
-					numbers++
+	at := begin.Add(2 * time.Minute)
+	for chosen, all := range map[string]map[string]string{
+		"all": panels(t, ".*", ".*", ".*"),
+		"one": panels(t, "load", "load", "gpu.deviceclass.devicequota.io/devices"),
+	} {
+		for where, query := range all {
+			numbers, points := 0, 0
+			for _, s := range during(t, h, query, at, at) {
+				for _, f := range s.Floats {
+					points++
+					if !math.IsNaN(f.F) {
+						numbers++
+					}
 				}
 			}
+			if numbers == 0 {
+				t.Errorf("%s, %s chosen: %s gives %d points, none of them a number", where, chosen, query, points)
+			}
 		}
-		if numbers == 0 {
-			t.Errorf("%s: %s gives %d points, none of them a number", where, query, points)
+	}
+}
+
+func TestEveryVariableHasTheValuesOfARunningManager(t *testing.T) {
+	t.Parallel()
+	h, begin := scraped(t, 5*time.Minute)
+	at := begin.Add(2 * time.Minute)
+	want := map[string][]string{"job": {"devicequota"}, "quota": {"a", "load"}, "project": {"a1", "a2", "load"}, "key": {"gpu.deviceclass.devicequota.io/devices"}}
+	for _, v := range board(t).Templating.List {
+		if v.Type != "query" {
+			continue
 		}
+		found := regexp.MustCompile(`^label_values\((.*), (\w+)\)$`).FindStringSubmatch(v.Query)
+		if found == nil {
+			t.Errorf("%s: %s", v.Name, v.Query)
+			continue
+		}
+		values := map[string]bool{}
+		for _, s := range during(t, h, strings.NewReplacer("$job", "devicequota", "$quota", ".*").Replace(found[1]), at, at) {
+			values[s.Metric.Get(found[2])] = true
+		}
+		if got := slices.Sorted(maps.Keys(values)); !slices.Equal(got, want[v.Name]) {
+			t.Errorf("%s has values %q, want %q", v.Name, got, want[v.Name])
+		}
+		delete(want, v.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("the dashboard lacks variables: %v", want)
 	}
 }
 
