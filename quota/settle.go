@@ -58,10 +58,15 @@ func IsNewer(l *v1alpha1.DeviceLedgerStatus, q *Quota) bool {
 	return err != nil || l.CRQUID == "" || q.ResourceVersion > known
 }
 
-// Adopt returns the ledger with the limits and selector of the quota if it is newer.
+// Adopt returns the ledger with the limits and selector of the quota if it is newer. What was
+// said of a quota that is gone is not said of another one of its name: whether its ledger was
+// removed in between or not, its conditions are new.
 func Adopt(l v1alpha1.DeviceLedgerStatus, q *Quota) v1alpha1.DeviceLedgerStatus {
 	if !IsNewer(&l, q) {
 		return l
+	}
+	if l.CRQUID != q.UID {
+		l.Conditions = nil
 	}
 	l.CRQUID = q.UID
 	l.CRQResourceVersion = strconv.FormatUint(q.ResourceVersion, 10)

@@ -97,7 +97,8 @@ func TestTheNewestQuotaIsAdopted(t *testing.T) {
 		s, _ := quota.SelectorOf(v1alpha1.LedgerSelector{Annotations: map[string]string{"limit": limit}})
 		return &quota.Quota{UID: types.UID(uid), ResourceVersion: version, Hard: builders.List("k", limit), Selector: s}
 	}
-	l := v1alpha1.DeviceLedgerStatus{CRQUID: "one", CRQResourceVersion: "10", Hard: builders.List("k", "1")}
+	l := v1alpha1.DeviceLedgerStatus{CRQUID: "one", CRQResourceVersion: "10", Hard: builders.List("k", "1"),
+		Conditions: []v1alpha1.LedgerCondition{{Type: v1alpha1.ConditionEnforced, Key: "k"}}}
 	for name, test := range map[string]struct {
 		quota *quota.Quota
 		want  string
@@ -111,6 +112,9 @@ func TestTheNewestQuotaIsAdopted(t *testing.T) {
 	} {
 		got := quota.Settle(l, quota.Observed{Quota: test.quota}, nil)
 		same(t, name, builders.List("k", test.want), got.Hard)
+		if conditions := len(got.Conditions); conditions != 1 != (name == "recreated") {
+			t.Errorf("%s: %d conditions are left", name, conditions)
+		}
 		if newer := quota.IsNewer(&l, test.quota); newer != (test.want == "2") {
 			t.Errorf("%s: IsNewer is %v", name, newer)
 		}
