@@ -41,7 +41,7 @@ type Objects interface {
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 }
 
-// Usage gives what is charged to a quota now; false when that is not known.
+// Usage gives what is charged to a quota now, used and held; false when that is not known.
 type Usage interface {
 	Used(ctx context.Context, quota string) (corev1.ResourceList, bool)
 }

@@ -50,7 +50,7 @@ func (o objects) Used(ctx context.Context, name string) (corev1.ResourceList, bo
 	if err != nil {
 		return nil, false // nothing is known of it, which is an answer
 	}
-	return l.Status.Used, true
+	return quota.Add(l.Status.Used, quota.HoldSum(l.Status.Holds, "", nil, false)), true
 }
 
 // NamespaceAnnotations implements webhooks.Objects.

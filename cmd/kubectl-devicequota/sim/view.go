@@ -137,7 +137,7 @@ func (u usage) Used(ctx context.Context, n string) (corev1.ResourceList, bool) {
 	if err != nil {
 		return nil, false
 	}
-	return l.Status.Used, true
+	return quota.Add(l.Status.Used, quota.HoldSum(l.Status.Holds, "", nil, false)), true
 }
 
 // recorder keeps what the ledger said of the last request that was charged.
