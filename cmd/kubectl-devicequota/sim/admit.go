@@ -86,10 +86,7 @@ func (c *Cluster) Create(ctx context.Context, obj runtime.Object, user authentic
 		if err != nil {
 			return Result{}, err
 		}
-		if c.o.Follow != nil {
-			c.tell(admissionv1.Create, obj.DeepCopyObject(), user, &Result{Object: RefOf(obj), Allowed: true, Code: http.StatusCreated})
-		}
-		return c.createWorkload(ctx, obj, w)
+		return c.createWorkload(ctx, obj, w, user)
 	}
 	a, err := c.create(ctx, obj, user)
 	if err != nil {

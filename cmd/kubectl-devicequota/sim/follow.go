@@ -19,5 +19,7 @@ type Request struct {
 
 // tell passes on a request that was answered.
 func (c *Cluster) tell(op admissionv1.Operation, obj runtime.Object, user authenticationv1.UserInfo, r *Result) {
-	c.o.Follow(Request{Operation: op, Object: obj, User: user, Result: *r})
+	alone := *r
+	alone.Pods = nil
+	c.o.Follow(Request{Operation: op, Object: obj, User: user, Result: alone})
 }

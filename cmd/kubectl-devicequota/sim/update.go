@@ -29,7 +29,7 @@ func (c *Cluster) Update(ctx context.Context, obj runtime.Object, user authentic
 		if err != nil {
 			return Result{}, err
 		}
-		return c.updateWorkload(ctx, obj, w)
+		return c.updateWorkload(ctx, obj, w, user)
 	}
 	c.clock.advance(time.Second)
 	ref := RefOf(obj)

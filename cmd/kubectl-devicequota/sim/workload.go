@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -149,7 +150,22 @@ func (c *Cluster) nodesFor(template *corev1.PodTemplateSpec) []string {
 
 // createWorkload makes the workload and its pods, one after the other. All are tried, as their
 // controllers do.
-func (c *Cluster) createWorkload(ctx context.Context, obj runtime.Object, w workload) (Result, error) {
+func (c *Cluster) createWorkload(ctx context.Context, obj runtime.Object, w workload, user authenticationv1.UserInfo) (Result, error) {
+	r, err := c.newWorkload(obj, w)
+	if err != nil {
+		return r, err
+	}
+	if c.o.Follow != nil {
+		c.tell(admissionv1.Create, obj.DeepCopyObject(), user, &r)
+	}
+	if !r.Allowed {
+		return r, nil
+	}
+	return r, c.scale(ctx, &r, obj, w, false)
+}
+
+// newWorkload makes the workload itself, or refuses it.
+func (c *Cluster) newWorkload(obj runtime.Object, w workload) (Result, error) {
 	ref := RefOf(obj)
 	a := &attempt{Result: Result{Object: ref, Allowed: true, Code: http.StatusCreated, Pods: &Pods{}}}
 	m, err := meta.Accessor(obj)
@@ -177,7 +193,7 @@ func (c *Cluster) createWorkload(ctx context.Context, obj runtime.Object, w work
 		return a.Result, nil
 	}
 	c.made[workloadKey(ref)] = &made{template: &w.template, refused: map[string]bool{}}
-	return a.Result, c.scale(ctx, &a.Result, obj, w, false)
+	return a.Result, nil
 }
 
 // Adopt makes existing pods, which are applied, those of a workload: it exists from then on, and
@@ -189,19 +205,32 @@ func (c *Cluster) Adopt(ref Ref, pods []string) {
 // updateWorkload makes the pods of a workload what its new spec says. Pods of another template
 // are replaced, one after the other, but for those of a ReplicaSet; a CronJob changes its next
 // run only.
-func (c *Cluster) updateWorkload(ctx context.Context, obj runtime.Object, w workload) (Result, error) {
-	a := &attempt{Result: Result{Object: RefOf(obj), Allowed: true, Code: http.StatusOK, Pods: &Pods{}}}
+func (c *Cluster) updateWorkload(ctx context.Context, obj runtime.Object, w workload, user authenticationv1.UserInfo) (Result, error) {
+	r, replace := c.changeWorkload(RefOf(obj), &w)
+	if c.o.Follow != nil {
+		c.tell(admissionv1.Update, obj.DeepCopyObject(), user, &r)
+	}
+	if !r.Allowed {
+		return r, nil
+	}
+	return r, c.scale(ctx, &r, obj, w, replace)
+}
+
+// changeWorkload changes the workload itself, or refuses it; replace tells that its pods are to
+// be replaced.
+func (c *Cluster) changeWorkload(ref Ref, w *workload) (r Result, replace bool) {
+	a := &attempt{Result: Result{Object: ref, Allowed: true, Code: http.StatusOK, Pods: &Pods{}}}
 	m := c.made[workloadKey(a.Object)]
 	if m == nil {
 		a.refuse(http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", resourceOf(a.Object.Kind), a.Object.Name))
-		return a.Result, nil
+		return a.Result, false
 	}
-	replace := m.template != nil && !equality.Semantic.DeepEqual(*m.template, w.template)
+	replace = m.template != nil && !equality.Semantic.DeepEqual(*m.template, w.template)
 	switch {
 	case replace && a.Object.Kind == "Job":
 		a.refuse(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
 			fmt.Sprintf("Job.batch %q is invalid: spec.template: Invalid value: field is immutable", a.Object.Name))
-		return a.Result, nil
+		return a.Result, false
 	case a.Object.Kind == "CronJob":
 		w.count = int64(len(m.pods))
 		replace = false
@@ -209,7 +238,7 @@ func (c *Cluster) updateWorkload(ctx context.Context, obj runtime.Object, w work
 		replace = false
 	}
 	m.template = &w.template
-	return a.Result, c.scale(ctx, &a.Result, obj, w, replace)
+	return a.Result, replace
 }
 
 // scale deletes the pods that are too many and makes those that are missing or were refused
