@@ -61,7 +61,10 @@ test-unit: ## Run the tests that need no control plane
 
 .PHONY: e2e
 e2e: controlplane-all ## Run the tests beside the real kube-controller-manager and kube-scheduler (VERSION=1.34.4 for another Kubernetes)
-	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -race -tags e2e -count=1 -v -p 1 -timeout 30m ./test/e2e/...
+	@for package in ./test/e2e ./test/e2e/versions; do \
+		echo "$(GO) test -race -tags e2e $$package"; \
+		KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -race -tags e2e -count=1 -v -timeout 30m "$$package"; \
+	done
 
 .PHONY: test-differential
 test-differential: ## Compare the allocator with upstream's in 100,000 random cases
