@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -256,6 +258,65 @@ func TestReportsHaveAllFields(t *testing.T) {
 		"summary": map[string]any{"admitted": 0., "denied": 0., "warned": 0., "skipped": 0.}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
+	}
+}
+
+// JUnit files have times in them.
+func TestJUnitIsGolden(t *testing.T) {
+	t.Parallel()
+	out, errs, code := run(t, "", "test", "testdata/scenario.yaml", "-o", "junit")
+	if code != ExitNo {
+		t.Errorf("exit code %d; errors:\n%s", code, errs)
+	}
+	golden(t, "test-junit", regexp.MustCompile(`time="[0-9.]+"`).ReplaceAllString(out, `time="T"`))
+}
+
+// What somebody at a terminal sees.
+func TestTerminalsAreGolden(t *testing.T) {
+	t.Parallel()
+	out, _, _ := run(t, "", "check", "-f", examples+"cluster", "-f", examples+"quotas", "-f", examples+"claims", "-f", "testdata/deployment.yaml", "-o", "json")
+	var r report.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := r.Write(&b, "", report.Style{Terminal: true, Colour: true}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "check-terminal", b.String())
+}
+
+// Colours need a terminal that wants them.
+func TestNoColorIsRespected(t *testing.T) {
+	tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tty.Close() }() // nothing was written
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }() // nothing was written
+	for name, c := range map[string]struct {
+		out           io.Writer
+		noColor, term string
+		want          report.Style
+	}{
+		"a terminal":           {tty, "", "xterm", report.Style{Terminal: true, Colour: true}},
+		"NO_COLOR":             {tty, "1", "xterm", report.Style{Terminal: true}},
+		"a simple terminal":    {tty, "", "dumb", report.Style{Terminal: true}},
+		"a file":               {null, "", "xterm", report.Style{}},
+		"not even a file":      {io.Discard, "", "xterm", report.Style{}},
+		"a file, and NO_COLOR": {null, "1", "xterm", report.Style{}},
+	} {
+		t.Setenv("NO_COLOR", c.noColor)
+		t.Setenv("TERM", c.term)
+		o := &options{}
+		o.Out = c.out
+		if got := o.style(); got != c.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
 	}
 }
 
