@@ -28,7 +28,8 @@ type UsageOptions struct {
 	Interval time.Duration
 	// Resync is how often each quota is settled without any event. Zero means DefaultResync.
 	Resync time.Duration
-	// Workers is how many quotas are settled at the same time. Zero means 2.
+	// Workers is how many quotas are settled at the same time. Zero means 8: they mostly wait,
+	// and those that need a live observation share it.
 	Workers int
 	// Clock is the real one when nil.
 	Clock clock.WithTicker
@@ -66,7 +67,7 @@ func NewUsage(o UsageOptions) *Usage {
 		o.Resync = DefaultResync
 	}
 	if o.Workers == 0 {
-		o.Workers = 2
+		o.Workers = 8
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
