@@ -3,11 +3,13 @@ package scenario
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -277,4 +279,58 @@ func FuzzScenario(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Whoever plays a scenario elsewhere asks for the same: also what controllers asked for, in order,
+// as it was before any admission.
+func TestRequestsAreTold(t *testing.T) {
+	t.Parallel()
+	s := read(t, world+`
+- create:
+  - {apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: t, namespace: a}, spec: {spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu}}]}}}}
+- create:
+    apiVersion: apps/v1
+    kind: StatefulSet
+    metadata: {name: s, namespace: a}
+    spec:
+      replicas: 3
+      template: {spec: {containers: [{name: c}], resourceClaims: [{name: d, resourceClaimTemplateName: t}]}}
+  as: alice
+  expect: {allowed: false}
+- delete: {kind: Pod, namespace: a, name: s-0}
+- usage: {quota: q, used: {gpu.deviceclass.devicequota.io/devices: 1}}
+`)[0]
+	var got []string
+	o, err := RunBeside(t.Context(), s, func(_ context.Context, _ *sim.Cluster, step *Step, requests []sim.Request) ([]string, error) {
+		for _, r := range requests {
+			got = append(got, fmt.Sprintf("%s: %s %s by %s: %t", step.Verb(), r.Operation, r.Result.Object, r.User.Username, r.Result.Allowed))
+			if m, err := meta.Accessor(r.Object); r.Object != nil && (err != nil || m.GetUID() != "") {
+				t.Errorf("%s has a UID, or the error %v", r.Result.Object, err)
+			}
+		}
+		return nil, nil
+	})
+	if err != nil || o.Failure != nil {
+		t.Fatalf("error %v, failure %v", err, o.Failure)
+	}
+	const controllers = "system:serviceaccount:kube-system:"
+	want := []string{
+		"create: CREATE resourceclaimtemplate a/t by kubernetes-admin: true",
+		"create: CREATE statefulset a/s by alice: true",
+		"create: CREATE pod a/s-0 by " + controllers + "statefulset-controller: true",
+		"create: CREATE resourceclaim a/s-0-d by " + controllers + "resource-claim-controller: true",
+		"create: CREATE pod a/s-1 by " + controllers + "statefulset-controller: true",
+		"create: CREATE resourceclaim a/s-1-d by " + controllers + "resource-claim-controller: true",
+		"create: CREATE pod a/s-2 by " + controllers + "statefulset-controller: false",
+		"delete: DELETE pod a/s-0 by kubernetes-admin: true",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	o, err = RunBeside(t.Context(), s, func(context.Context, *sim.Cluster, *Step, []sim.Request) ([]string, error) {
+		return []string{"+ elsewhere"}, nil
+	})
+	if err != nil || o.Failure == nil || o.Failure.Step != 1 || o.Failure.String() != "+ elsewhere" {
+		t.Errorf("what differs elsewhere is no failure: %+v, error %v", o.Failure, err)
+	}
 }
