@@ -133,9 +133,9 @@ func (a *admission) charge() error {
 	return nil
 }
 
-// try takes the request to the accounts that have not taken it yet, in the order of their
-// names; it stops at the first that does not. Of several quotas all are asked first, read-only,
-// so that a request that does not fit leaves no hold in the others.
+// try takes the request to the accounts that have not taken it yet, to all at the same time: as
+// many quotas as there are would else be as many writes one after the other. Of several quotas
+// all are asked first, read-only, so that a request that does not fit leaves no hold in the others.
 func (a *admission) try(ctx context.Context) error {
 	var open []*cover
 	for _, c := range a.covers {
@@ -157,16 +157,19 @@ func (a *admission) try(ctx context.Context) error {
 			return nil
 		}
 	}
-	for _, c := range open {
-		out, err := c.account.submit(a.entry(ctx, c))
-		if err := c.take(out, err); err != nil {
-			return err
-		}
-		if !c.done {
-			return nil
+	entries := make([]*entry, len(open))
+	for i, c := range open {
+		entries[i] = a.entry(ctx, c)
+		c.account.enqueue(entries[i])
+	}
+	var first error
+	for i, c := range open {
+		out, err := entries[i].wait()
+		if err := c.take(out, err); first == nil {
+			first = err
 		}
 	}
-	return nil
+	return first
 }
 
 // holds returns true if the quota takes a hold for the request. What costs it nothing touches

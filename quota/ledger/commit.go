@@ -42,6 +42,12 @@ func (e *entry) enforced() bool {
 
 // submit queues the entry and waits for its outcome or the end of ctx.
 func (a *account) submit(e *entry) (outcome, error) {
+	a.enqueue(e)
+	return e.wait()
+}
+
+// enqueue queues the entry. Somebody has to wait for it.
+func (a *account) enqueue(e *entry) {
 	e.done = make(chan outcome, 1)
 	a.mu.Lock()
 	i := len(a.queue)
@@ -57,6 +63,10 @@ func (a *account) submit(e *entry) (outcome, error) {
 	if start {
 		go a.run()
 	}
+}
+
+// wait waits for the entry's outcome or the end of its context.
+func (e *entry) wait() (outcome, error) {
 	select {
 	case out := <-e.done:
 		return out, out.err

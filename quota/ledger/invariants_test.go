@@ -22,18 +22,21 @@ func (m *model) put(r *replica, knew [kinds]watchCache, old, stored *v1alpha1.De
 	if old != nil {
 		was = old.Status.Holds
 	}
-	added := false
+	added, counts := false, false
 	for _, h := range stored.Status.Holds {
 		if indexOf(was, h.UID) < 0 {
 			added = true
+			counts = counts || len(quota.Positive(h.Charge)) > 0
 			m.checkKeys(stored, h)
 		}
 	}
 	used := stored.Status.Used[keyA]
 	m.logf("r%d stored %s@%s: used %s holds %d hard %v rebuilding %v observed %v", r.i, name, stored.ResourceVersion, used.String(),
 		len(stored.Status.Holds), quota.Format(stored.Status.Hard), stored.Status.Rebuilding, v[:4])
-	if added && old != nil {
+	if counts && old != nil { // the claim of a pod that pays for it adds nothing, though a limit was lowered meanwhile
 		m.checkOver(stored)
+	}
+	if added && old != nil {
 		m.checkCoverage(knew, stored)
 	}
 }
@@ -80,7 +83,7 @@ func (m *model) learnLimits(l *v1alpha1.DeviceLedger) {
 	m.known[l.Name] = &limits{rv, hard}
 }
 
-// checkOver (1): when a hold is added, everything charged to the quota that exists or may
+// checkOver (1): when a hold that counts is added, everything charged to the quota that exists or may
 // still come to exist fits the newest limits the ledger has known. Of one kind, namespace and
 // name the largest counts. Not counted: what moved, and charge above the smallest since the grant.
 func (m *model) checkOver(l *v1alpha1.DeviceLedger) {
