@@ -133,16 +133,21 @@ func together(batch []*entry) (context.Context, func()) {
 	}
 }
 
-// commit commits the batch, and tells the tracer.
+// commit commits the batch, and tells the tracer if there is one: without, it costs nothing.
 func (a *account) commit(batch []*entry) {
 	ctx, stop := together(batch)
 	defer stop()
-	var c Commit
 	if t := a.l.o.Tracer; t != nil {
-		var done func(Commit)
-		ctx, done = t.Commit(ctx, a.name, contexts(batch))
-		defer func() { done(c) }()
+		a.commitTraced(ctx, t, batch)
+		return
 	}
+	a.commitAll(ctx, batch, &Commit{})
+}
+
+func (a *account) commitTraced(ctx context.Context, t Tracer, batch []*entry) {
+	var c Commit
+	ctx, done := t.Commit(ctx, a.name, contexts(batch))
+	defer func() { done(c) }()
 	a.commitAll(ctx, batch, &c)
 }
 
