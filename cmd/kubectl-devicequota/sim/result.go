@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -81,18 +82,27 @@ func (a *attempt) refuse(code int32, reason metav1.StatusReason, message string)
 	a.Allowed, a.Code, a.Reason, a.Message = false, code, string(reason), message
 }
 
+// maxWarning is how long one warning may be, in bytes. Source: webhooks, warn.
+const maxWarning = 120
+
 // JoinWarnings returns the warnings as they were before they were cut to the length that the
-// API server allows: neighbours with one reason belong together.
+// API server allows: neighbours with one reason belong together, and a word that fills a warning
+// goes on in the next.
 func JoinWarnings(warnings []string) []string {
 	var out []string
-	last := ""
+	last, before := "", ""
 	for _, w := range warnings {
 		reason, text, ok := strings.Cut(w, ": ")
 		if ok && reason == last && slices.Contains(webhooks.Reasons(), webhooks.Reason(reason)) {
-			out[len(out)-1] += " " + text
+			between := " "
+			if full := len(reason) + 2 + len(before); full > maxWarning-utf8.UTFMax && !strings.Contains(before, " ") {
+				between = ""
+			}
+			out[len(out)-1] += between + text
+			before = text
 			continue
 		}
-		last = reason
+		last, before = reason, text
 		out = append(out, w)
 	}
 	return out

@@ -294,8 +294,10 @@ func TestAClaimInUseStaysUntilItsPodIsGone(t *testing.T) {
 
 func TestWarningsAreJoinedByReason(t *testing.T) {
 	t.Parallel()
-	got := JoinWarnings([]string{"QuotaExceeded: a", "QuotaExceeded: b", "from: elsewhere", "from: elsewhere", "Mutated: c"})
-	want := []string{"QuotaExceeded: a b", "from: elsewhere", "from: elsewhere", "Mutated: c"}
+	long := strings.Repeat("x", maxWarning-len("QuotaExceeded: "))
+	got := JoinWarnings([]string{"QuotaExceeded: a", "QuotaExceeded: b", "from: elsewhere", "from: elsewhere", "Mutated: c",
+		"QuotaExceeded: " + long, "QuotaExceeded: " + long, "QuotaExceeded: y", "QuotaExceeded: z"})
+	want := []string{"QuotaExceeded: a b", "from: elsewhere", "from: elsewhere", "Mutated: c", "QuotaExceeded: " + long + long + "y z"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
