@@ -45,8 +45,8 @@ func newTenant(w *world, name string, projects int) *tenant {
 }
 
 func (tn *tenant) createProjects(n int) {
-	for i := range n {
-		ns := fmt.Sprintf("%s-%d", tn.name, i)
+	for range n {
+		ns := fmt.Sprintf("%s-%d", tn.name, len(tn.namespaces))
 		tn.namespaces = append(tn.namespaces, ns)
 		if err := tn.w.cp.Client.Create(tn.w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{"tenant": tn.name}}}); err != nil {
 			tn.w.t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -69,6 +70,7 @@ func newNextVersion(t *testing.T, cp *harness.ControlPlane) *nextVersion {
 	n := &nextVersion{kubeconfig: filepath.Join(t.TempDir(), "next.kubeconfig")}
 	proxy := &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1, // watches
+		ErrorLog: log.New(io.Discard, "", 0), // of an API server that restarts
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			n.rewrite(t, r.Out)

@@ -61,7 +61,7 @@ func (c *ControlPlane) waitAPIServer(ctx context.Context, p *Process) error {
 			return errors.New("kube-apiserver ended")
 		default:
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Config.Host+"/readyz", http.NoBody)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.Config.Host, "/")+"/readyz", http.NoBody)
 		if err != nil {
 			return err
 		}

@@ -147,7 +147,7 @@ func (s *session) webhookCalls(ctx context.Context) (calls, within int64, err er
 	if err != nil {
 		return 0, 0, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.cp.Config.Host+"/metrics", http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.cp.Config.Host, "/")+"/metrics", http.NoBody)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -156,6 +156,9 @@ func (s *session) webhookCalls(ctx context.Context) (calls, within int64, err er
 		return 0, 0, err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return 0, 0, fmt.Errorf("metrics of the API server: %s", resp.Status)
+	}
 	return histogram(resp.Body)
 }
 
