@@ -195,24 +195,7 @@ func (m *Manager) Kill() {
 
 // CPU returns the processor time that the manager has used.
 func (m *Manager) CPU() (time.Duration, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	// the fields after the command's name, which may contain spaces; source: proc_pid_stat(5)
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("unexpected content of stat: %q", data)
-	}
-	var ticks int
-	for _, f := range fields[11:13] {
-		n, err := strconv.Atoi(f)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100 on Linux
+	return CPU(m.cmd.Process.Pid)
 }
 
 // LogTail returns the last lines of the manager's log.

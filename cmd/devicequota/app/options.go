@@ -282,7 +282,11 @@ func (o *Options) exempt() []string {
 	return slices.Compact(all)
 }
 
+// minTLS sets the lowest version, and HTTP/1.1 alone: an API server calls Services by nothing
+// else, so that its requests spread over all replicas, and HTTP/2 is one more thing to attack.
+// Source: k8s.io/apiserver/pkg/util/webhook/client.go (v1.37).
 func (o *Options) minTLS(c *tls.Config) {
+	c.NextProtos = []string{"http/1.1"}
 	c.MinVersion = tls.VersionTLS12
 	if o.TLSMinVersion == "1.3" {
 		c.MinVersion = tls.VersionTLS13

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,9 @@ import (
 
 // key is limited, far above what is created, by native quota and by ours alike.
 const key = corev1.ResourceName("gpu.nvidia.com.deviceclass.resource.k8s.io/devices")
+
+// limit is far above what is created.
+var limit = resource.MustParse("1000000")
 
 // load is one column of the benchmark.
 type load struct {
@@ -52,6 +56,9 @@ var loads = []load{
 	{clients: 800, namespaces: 20, creates: 3000, accounts: true},
 }
 
+// doNothingName is the subject that others are compared with.
+const doNothingName = "do-nothing webhook"
+
 // subject is one row: what stands between a create and the store.
 type subject struct {
 	name     string
@@ -64,9 +71,11 @@ type subject struct {
 type sample struct {
 	perSecond    float64
 	p50, p99     time.Duration
-	cpu          time.Duration // of the managers, per create
+	cpu          time.Duration // of the webhook, per create
+	server       time.Duration // of API server and etcd, per create
 	puts         float64       // ledger writes per create
-	ledger       bool          // cpu and puts mean something
+	webhook      bool          // cpu means something
+	ledger       bool          // puts mean something
 	failed       int64
 	firstFailure error
 }
@@ -74,16 +83,19 @@ type sample struct {
 type bench struct {
 	cp       *harness.ControlPlane
 	o        options
+	only     *regexp.Regexp
 	run      int
 	managers []*harness.Manager
-	nothing  *nothingWebhook
-	puts     atomic.Int64
+	// pprof has the addresses of the managers' profiles.
+	pprof   []string
+	nothing *nothingProcess
+	puts    atomic.Int64
 }
 
 func newBench(ctx context.Context, cp *harness.ControlPlane, o options) (*bench, error) {
 	b := &bench{cp: cp, o: o}
 	var err error
-	if b.nothing, err = newNothingWebhook(); err != nil {
+	if b.only, err = regexp.Compile(o.only); err != nil {
 		return nil, err
 	}
 	edit := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "bench"}, Rules: []rbacv1.PolicyRule{
@@ -116,7 +128,7 @@ func (b *bench) subjects() []subject {
 	none := func(context.Context) error { return nil }
 	return []subject{
 		{name: "no quota", begin: func(context.Context, []string) error { return nil }, end: none},
-		{name: "do-nothing webhook", begin: func(ctx context.Context, ns []string) error { return b.nothing.install(ctx, b.cp.Client, ns[0]) },
+		{name: doNothingName, begin: func(ctx context.Context, ns []string) error { return b.nothing.install(ctx, b.cp.Client, ns[0]) },
 			end: func(ctx context.Context) error { return b.nothing.uninstall(ctx, b.cp.Client) }},
 		{name: "native ResourceQuota", begin: b.nativeQuotas, end: none},
 		{name: "devicequota, 1 replica", replicas: 1, begin: b.ourQuota, end: b.cp.UninstallWebhooks},
@@ -127,13 +139,13 @@ func (b *bench) subjects() []subject {
 // nativeQuotas limits each namespace by a ResourceQuota. Its controller does not run here, so
 // the status that admission needs is written by hand.
 func (b *bench) nativeQuotas(ctx context.Context, namespaces []string) error {
-	limit := corev1.ResourceList{key: resource.MustParse("1000000")}
+	hard := corev1.ResourceList{key: limit}
 	for _, ns := range namespaces {
-		q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "bench"}, Spec: corev1.ResourceQuotaSpec{Hard: limit}}
+		q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "bench"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
 		if err := b.cp.Client.Create(ctx, q); err != nil {
 			return err
 		}
-		q.Status = corev1.ResourceQuotaStatus{Hard: limit, Used: corev1.ResourceList{key: resource.MustParse("0")}}
+		q.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: corev1.ResourceList{key: resource.MustParse("0")}}
 		if err := b.cp.Client.Status().Update(ctx, q); err != nil {
 			return err
 		}
@@ -162,7 +174,7 @@ func (b *bench) denies(ctx context.Context, namespaces []string) error {
 func (b *bench) ourQuota(ctx context.Context, namespaces []string) error {
 	q := &quotav1.ClusterResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: namespaces[0]}}
 	q.Spec.Selector.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"run": namespaces[0]}}
-	q.Spec.Quota.Hard = corev1.ResourceList{key: resource.MustParse("1000000")}
+	q.Spec.Quota.Hard = corev1.ResourceList{key: limit}
 	if err := b.cp.Client.Create(ctx, q); err != nil {
 		return err
 	}
@@ -172,21 +184,41 @@ func (b *bench) ourQuota(ctx context.Context, namespaces []string) error {
 	return b.denies(ctx, namespaces)
 }
 
+// start starts what the subject needs and stops the rest.
+func (b *bench) start(ctx context.Context, s subject) (err error) {
+	if err := b.replicas(ctx, s.replicas); err != nil {
+		return err
+	}
+	switch wanted := s.name == doNothingName; {
+	case wanted && b.nothing == nil:
+		b.nothing, err = startNothing(b.cp)
+	case !wanted && b.nothing != nil:
+		err = b.nothing.stop()
+		b.nothing = nil
+	}
+	return err
+}
+
 // replicas starts or stops managers until there are n.
 func (b *bench) replicas(ctx context.Context, n int) error {
 	for len(b.managers) > n {
 		m := b.managers[len(b.managers)-1]
-		b.managers = b.managers[:len(b.managers)-1]
+		b.managers, b.pprof = b.managers[:len(b.managers)-1], b.pprof[:len(b.pprof)-1]
 		if err := m.Stop(); err != nil {
 			return err
 		}
 	}
 	for len(b.managers) < n {
-		m, err := b.cp.StartManager(ctx, harness.ManagerOptions{Args: []string{"--shutdown-delay=0s"}})
+		args, address := []string{"--shutdown-delay=0s"}, ""
+		if b.o.profiles != "" {
+			address = fmt.Sprintf("127.0.0.1:%d", firstProfilePort+len(b.managers))
+			args = append(args, "--pprof-bind-address="+address)
+		}
+		m, err := b.cp.StartManager(ctx, harness.ManagerOptions{Args: args})
 		if err != nil {
 			return err
 		}
-		b.managers = append(b.managers, m)
+		b.managers, b.pprof = append(b.managers, m), append(b.pprof, address)
 	}
 	return nil
 }
@@ -199,23 +231,27 @@ func (b *bench) measure(ctx context.Context) (string, error) {
 	}
 	for round := range b.o.rounds {
 		for _, s := range b.subjects() {
-			if err := b.replicas(ctx, s.replicas); err != nil {
+			if err := b.start(ctx, s); err != nil {
 				return "", err
 			}
 			for _, l := range loads {
+				if !b.only.MatchString(s.name + ", " + l.String()) {
+					continue
+				}
 				x, err := b.cell(ctx, s, l)
 				if err != nil {
 					return "", fmt.Errorf("%s, %s: %w", s.name, l, err)
 				}
 				samples[l][s.name] = append(samples[l][s.name], x)
-				fmt.Fprintf(os.Stderr, "round %d: %-24s %-34s %6.0f creates/s  p99 %v  failed %d\n", round+1, s.name, l, x.perSecond, x.p99.Round(100*time.Microsecond), x.failed)
+				fmt.Fprintf(os.Stderr, "round %d: %-24s %-34s %6.0f creates/s  p50 %v  p99 %v  cpu %v + %v  puts %.3f  failed %d\n", round+1, s.name, l, x.perSecond,
+					x.p50.Round(100*time.Microsecond), x.p99.Round(100*time.Microsecond), x.cpu.Round(10*time.Microsecond), x.server.Round(10*time.Microsecond), x.puts, x.failed)
 				if x.firstFailure != nil {
 					fmt.Fprintf(os.Stderr, "         first failure: %v\n", x.firstFailure)
 				}
 			}
 		}
 	}
-	if err := b.replicas(ctx, 0); err != nil {
+	if err := b.start(ctx, subject{}); err != nil || b.o.only != "" {
 		return "", err
 	}
 	return b.table(samples), nil
@@ -243,7 +279,11 @@ func (b *bench) cell(ctx context.Context, s subject, l load) (sample, error) {
 	if err := b.create(ctx, clients, namespaces, "warm", len(clients), nil); err != nil {
 		return sample{}, fmt.Errorf("warm up: %w", err)
 	}
-	cpu, puts := b.cpu(), b.puts.Load()
+	stop, err := b.profile(ctx, s.name+", "+l.String())
+	if err != nil {
+		return sample{}, err
+	}
+	cpu, server, puts := b.cpu(), b.serverCPU(), b.puts.Load()
 	x := sample{}
 	n := int(float64(l.creates) * b.o.scale)
 	latencies := make([]time.Duration, n)
@@ -260,9 +300,11 @@ func (b *bench) cell(ctx context.Context, s subject, l load) (sample, error) {
 	slices.Sort(latencies)
 	x.p50, x.p99 = latencies[n/2], latencies[n*99/100]
 	x.cpu = (b.cpu() - cpu) / time.Duration(n)
+	x.server = (b.serverCPU() - server) / time.Duration(n)
 	x.puts = float64(b.puts.Load()-puts) / float64(n)
 	x.ledger = s.replicas > 0
-	return x, nil
+	x.webhook = x.ledger || b.nothing != nil
+	return x, stop()
 }
 
 // clients returns a client per simulated client.
@@ -313,10 +355,25 @@ func (b *bench) create(ctx context.Context, clients []client.Client, namespaces 
 	return first
 }
 
+// cpu is what the webhook's processes have used.
 func (b *bench) cpu() time.Duration {
 	var sum time.Duration
 	for _, m := range b.managers {
 		if d, err := m.CPU(); err == nil {
+			sum += d
+		}
+	}
+	if b.nothing != nil {
+		sum += b.nothing.cpu()
+	}
+	return sum
+}
+
+// serverCPU is what the API server and etcd have used.
+func (b *bench) serverCPU() time.Duration {
+	var sum time.Duration
+	for _, name := range []string{"kube-apiserver", "etcd"} {
+		if d, err := b.cp.CPU(name); err == nil {
 			sum += d
 		}
 	}

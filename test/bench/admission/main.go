@@ -21,10 +21,19 @@ func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 3, "rounds per cell; the median is shown")
 	flag.Float64Var(&o.scale, "scale", 1, "factor on the creates per round")
+	flag.StringVar(&o.only, "only", "", "regular expression: only cells whose \"subject, load\" it matches; the table needs all")
+	flag.StringVar(&o.profiles, "profiles", "", "folder for CPU profiles and metrics of each cell, its first 8 s; empty: none")
+	flag.StringVar(&o.nothing, "serve-nothing", "", "serve a webhook that does nothing at this address, and nothing else; for the benchmark itself")
+	flag.StringVar(&o.certDir, "cert-dir", "", "with -serve-nothing: folder of tls.crt and tls.key")
 	flag.StringVar(&o.write, "write", "", "Markdown file whose section between the admission markers is replaced; empty: print")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, o)
+	var err error
+	if o.nothing != "" {
+		err = serveNothing(ctx, o.nothing, o.certDir)
+	} else {
+		err = run(ctx, o)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
@@ -33,9 +42,10 @@ func main() {
 }
 
 type options struct {
-	rounds int
-	scale  float64
-	write  string
+	rounds                int
+	scale                 float64
+	write, only, profiles string
+	nothing, certDir      string
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -63,6 +73,11 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
+	review, err := reviews()
+	if err != nil {
+		return err
+	}
+	table += review
 	if o.write == "" {
 		_, err = fmt.Print(table)
 		return err

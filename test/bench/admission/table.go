@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
@@ -27,21 +29,25 @@ func (b *bench) table(samples map[load]map[string][]sample) string {
 	fmt.Fprintf(&w, "Measured %s on %d cores (%s) with clients, API server, etcd and managers on the same machine; median of %d rounds, run in turn.\n",
 		time.Now().UTC().Format("2006-01-02"), runtime.NumCPU(), cpuModel(), b.o.rounds)
 	for _, l := range loads {
-		floor := median(samples[l]["do-nothing webhook"])
+		floor := median(samples[l][doNothingName])
 		fmt.Fprintf(&w, "\n**%s, %d creates**\n\n", l, int(float64(l.creates)*b.o.scale))
-		w.WriteString("| | creates/s | of do-nothing | p50 | p99 | p99 of do-nothing | manager CPU per create | ledger PUTs per create | failures |\n|---|---|---|---|---|---|---|---|---|\n")
+		w.WriteString("| | creates/s | of do-nothing | p50 | p99 | p99 of do-nothing | webhook CPU per create | API server and etcd CPU per create | ledger PUTs per create | failures |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 		for _, s := range b.subjects() {
 			x := median(samples[l][s.name])
 			failed := int64(0)
 			for _, r := range samples[l][s.name] {
 				failed += r.failed
 			}
-			ours := "| - | - "
-			if x.ledger {
-				ours = fmt.Sprintf("| %v | %.3f ", x.cpu.Round(10*time.Microsecond), x.puts)
+			cpu, puts := "-", "-"
+			if x.webhook {
+				cpu = x.cpu.Round(10 * time.Microsecond).String()
 			}
-			fmt.Fprintf(&w, "| %s | %.0f | %.2f | %v | %v | %.2f %s| %d |\n", s.name, x.perSecond, x.perSecond/floor.perSecond,
-				x.p50.Round(100*time.Microsecond), x.p99.Round(100*time.Microsecond), float64(x.p99)/float64(floor.p99), ours, failed)
+			if x.ledger {
+				puts = fmt.Sprintf("%.3f", x.puts)
+			}
+			fmt.Fprintf(&w, "| %s | %.0f | %.2f | %v | %v | %.2f | %s | %v | %s | %d |\n", s.name, x.perSecond, x.perSecond/floor.perSecond,
+				x.p50.Round(100*time.Microsecond), x.p99.Round(100*time.Microsecond), float64(x.p99)/float64(floor.p99),
+				cpu, x.server.Round(10*time.Microsecond), puts, failed)
 		}
 	}
 	return w.String()
@@ -77,6 +83,15 @@ func replaceSection(file, section, text string) error {
 		return fmt.Errorf("%s: no %q after %q", file, strings.TrimSpace(end), strings.TrimSpace(begin))
 	}
 	return os.WriteFile(file, []byte(before+begin+text+end+after), 0o644)
+}
+
+// statusCode returns the HTTP code of an API server's answer, 0 when it is none.
+func statusCode(err error) int32 {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return 0
+	}
+	return status.Status().Code
 }
 
 // waitFor polls until f returns nil, at most a minute.
