@@ -105,7 +105,8 @@ type Observed struct {
 	// namespace -> charge
 	ByNamespace map[string]corev1.ResourceList
 	// Present tells for the objects that were asked for whether the observation contains
-	// them, whatever project they are in. Asked for are the holds' objects and their pods.
+	// them, whatever project they are in, and that project: an object in a namespace that was
+	// not observed yet may be covered or not. Asked for are the holds' objects and their pods.
 	Present map[types.UID]bool
 	// Charges are what those of them that are counted in Used contribute to it. A pod whose
 	// claim is charged in its stead contributes nothing.

@@ -344,10 +344,20 @@ func (s *simulation) check() {
 				s.t.Fatalf("%s: recorded %d is ahead of version %d", quota.Component(c), o.Recorded[c], v)
 			}
 		}
-		for _, uid := range uids {
-			if !o.Present[uid] {
-				s.t.Fatalf("%s: not present", uid)
-			}
+		s.checkPresent(o)
+	}
+}
+
+// checkPresent: exactly the claims whose project exists are present.
+func (s *simulation) checkPresent(o quota.Observed) {
+	s.t.Helper()
+	for _, claim := range s.claims {
+		known := false
+		for _, ns := range s.namespaces {
+			known = known || ns.Name == claim.Namespace
+		}
+		if o.Present[claim.UID] != known {
+			s.t.Fatalf("%s: present %v, project known %v", claim.UID, o.Present[claim.UID], known)
 		}
 	}
 }
@@ -383,6 +393,36 @@ func TestDeletedObjectIsStillPresentForItsHold(t *testing.T) {
 	want := map[types.UID]bool{claim.UID: true, "never-seen": false}
 	if diff := cmp.Diff(want, o.Present); diff != "" {
 		t.Errorf("present (-want +got):\n%s", diff)
+	}
+}
+
+// TestAnObjectIsPresentOnlyTogetherWithItsProject: the watch of namespaces may be behind that of
+// claims. An object whose project is not known is counted for no quota: its hold must not end.
+func TestAnObjectIsPresentOnlyTogetherWithItsProject(t *testing.T) {
+	t.Parallel()
+	for _, live := range []bool{false, true} {
+		s, _ := newServed(t, 5)
+		claim, pod := s.claim(), s.pod()
+		claim.Namespace, pod.Namespace = "young", "young"
+		set(s, quota.Claims, s.claims, claim)
+		set(s, quota.Pods, s.pods, pod)
+		present := func() map[types.UID]bool {
+			o := s.view.Cached()
+			if live {
+				var err error
+				if o, err = s.view.Live(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return o.Observe("q0", nil, []types.UID{claim.UID, pod.UID}).Present
+		}
+		if got := present(); got[claim.UID] || got[pod.UID] {
+			t.Errorf("live %v: present without their project: %v", live, got)
+		}
+		set(s, quota.Namespaces, s.namespaces, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "young"}})
+		if got := present(); !got[claim.UID] || !got[pod.UID] {
+			t.Errorf("live %v: not present with their project: %v", live, got)
+		}
 	}
 }
 

@@ -65,7 +65,7 @@ func (l *live) Observe(name string, last *quota.Quota, uids []types.UID) quota.O
 	for _, uid := range uids {
 		asked[uid] = true
 		object := l.objects[uid]
-		o.Present[uid] = object != nil || l.gone[uid]
+		o.Present[uid] = l.present(uid)
 		if object != nil && object.claim != nil {
 			o.Unrecognised[uid] = unrecognised(object.claim, l.ownerPod(object))
 		}
@@ -74,6 +74,14 @@ func (l *live) Observe(name string, last *quota.Quota, uids []types.UID) quota.O
 		l.count(a, asked, &o)
 	}
 	return o
+}
+
+// present is index.present for what was read.
+func (l *live) present(uid types.UID) bool {
+	if o := l.objects[uid]; o != nil {
+		return l.projects[o.name.namespace].known
+	}
+	return l.gone[uid]
 }
 
 // count adds up what the account's projects use, and tells of the objects asked for what

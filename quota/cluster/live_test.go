@@ -157,11 +157,7 @@ func (s *simulation) checkLive(seed uint64, round int) {
 				s.t.Fatalf("%s: want version %d, got %d", c, s.version, got.Version[c])
 			}
 		}
-		for _, uid := range uids {
-			if !got.Present[uid] {
-				s.t.Fatalf("%s: not present", uid)
-			}
-		}
+		s.checkPresent(got)
 		for ns := range s.namespaces {
 			quotas, _, known := o.Covering(s.namespaces[ns].Name)
 			_, counted := got.ByNamespace[s.namespaces[ns].Name]

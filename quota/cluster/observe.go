@@ -67,10 +67,11 @@ func (c cached) Covering(namespace string) ([]*quota.Quota, uint64, bool) {
 	return quotas, p.version, true
 }
 
-// present tells whether the object was seen: it is here, or it was and is gone.
+// present tells whether the object was seen, and its project: it is here, or it was and is gone.
+// While its namespace was not seen nobody can tell which quotas it counts for.
 func (x *index) present(uid types.UID) bool {
-	if x.objects[uid] != nil {
-		return true
+	if o := x.objects[uid]; o != nil {
+		return o.project.known
 	}
 	_, gone := x.gone[uid]
 	return gone

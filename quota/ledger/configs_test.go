@@ -41,6 +41,7 @@ func modelConfigs() []modelConfig {
 		configOf("two quotas", func(c *modelConfig) { c.quotas = 2 }),
 		configOf("two quotas three deliveries", func(c *modelConfig) { c.quotas, c.maxDeliveries, c.names, c.replicas = 2, 3, 2, 3 }),
 		configOf("relabels", func(c *modelConfig) { c.quotas, c.relabel = 2, true }),
+		configOf("projects appear", func(c *modelConfig) { c.late, c.namespaces, c.steps = 3, 1, 300 }),
 		configOf("limits change", func(c *modelConfig) { c.hardChange, c.bump = true, true }),
 		configOf("keys come and go", func(c *modelConfig) { c.hardChange, c.keyChange = true, true }),
 		configOf("quota recreated", func(c *modelConfig) { c.recreate, c.hardChange = true, true }),

@@ -23,6 +23,8 @@
 //
 //   - Only an observation or age ends a hold, never a denial, a failed commit or a second
 //     decision about the same UID. A decision ignores the hold of its own UID.
+//   - An object is observed together with its namespace: who knows the object only can neither
+//     count it nor end its hold. Watches of different resources are not in step.
 //   - A settle needs an observation at least as new as the ledger in every component, and as
 //     new as the replica's own cache in quotas and namespaces.
 //   - Age is the replica's own monotonic clock since it first saw the hold. Only a live

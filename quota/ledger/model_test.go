@@ -36,6 +36,8 @@ type modelConfig struct {
 	background                         bool
 	// lean: time passes in whole ages only, to meet the edges of age often.
 	lean bool
+	// late namespaces are created while requests are answered.
+	late int
 	// stalled is the one watch of the first replica that stands still: 1 + its kind, 1 + kinds
 	// for that of ledgers; 0: none does.
 	stalled int
@@ -128,6 +130,7 @@ type model struct {
 	held       map[string]bool // quota and UID of all that was ever held
 	err        string
 	stats      map[string]int
+	namespaces int // that exist
 }
 
 func (m *model) n(n int) int {
@@ -145,7 +148,7 @@ func (m *model) fail(format string, args ...any) {
 }
 
 func newModel(c modelConfig, r *rand.Rand) *model {
-	m := &model{c: c, rand: r, known: map[string]*limits{}, spans: map[types.UID][]span{}, observed: map[string]quota.Vector{},
+	m := &model{c: c, rand: r, namespaces: c.namespaces, known: map[string]*limits{}, spans: map[types.UID][]span{}, observed: map[string]quota.Vector{},
 		bg: map[int]int{}, removing: map[int]bool{}, verdicts: map[*delivery]Verdict{}, held: map[string]bool{}, faulted: map[int]bool{}, stats: map[string]int{}}
 	o := Options{HoldAge: c.age}
 	m.world = newWorld(o, c.namespaces, c.quotas, c.replicas, c.hard)
@@ -353,7 +356,7 @@ func (m *model) newRequest() {
 		k = kPod
 	}
 	charge := int64(1 + m.n(int(m.c.maxCharge)))
-	m.request(k, nsName(m.n(m.c.namespaces)), fmt.Sprintf("n%d", m.n(m.c.names)), charge, "")
+	m.request(k, nsName(m.n(m.namespaces)), fmt.Sprintf("n%d", m.n(m.c.names)), charge, "")
 }
 
 func (m *model) request(k kind, ns, name string, charge int64, pod types.UID) *modelRequest {
@@ -376,6 +379,8 @@ func (m *model) deliverTo(r *modelRequest, rep *replica) *delivery {
 	d := &delivery{r: r, n: r.deliveries, rep: rep, inc: rep.inc, arrived: m.seq}
 	if ns := named(rep.c[kNS].objs, "", r.ns); ns != nil {
 		d.nsRV = ns.rv
+	} else if ns := named(m.res[kNS].objs, "", r.ns); ns != nil {
+		d.nsRV = ns.rv // it will be read live
 	}
 	m.deliveries = append(m.deliveries, d)
 	m.logf("%s delivered to r%d (%d): %s/%s kind %d charge %d pod %q", r.uid, rep.i, d.n, r.ns, r.name, r.kind, r.charge, r.pod)
@@ -458,9 +463,12 @@ func (m *model) podActions(add func(int, func()), r *modelRequest) {
 
 func (m *model) clusterActions(add func(int, func())) {
 	if m.c.relabel {
-		for i := range m.c.namespaces {
+		for i := range m.namespaces {
 			add(1, func() { m.relabel(i) })
 		}
+	}
+	if m.namespaces < m.c.namespaces+m.c.late {
+		add(2, m.newNamespace)
 	}
 	for q := range m.c.quotas {
 		m.quotaActions(add, q)
@@ -528,6 +536,15 @@ func (m *model) deleteLedger(q int) {
 			}
 		}
 	}
+}
+
+// newNamespace creates one that the first quota covers.
+func (m *model) newNamespace() {
+	i := m.namespaces
+	m.namespaces++
+	o := m.write(kNS, object{uid: types.UID(fmt.Sprintf("ns-%d", i)), name: nsName(i), labels: map[string]string{quotaName(0): "yes"}})
+	m.begins(o)
+	m.logf("%s created at %d", o.name, o.rv)
 }
 
 func (m *model) relabel(i int) {

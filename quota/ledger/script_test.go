@@ -680,3 +680,28 @@ func TestTwoLeadersForAMomentDoNotUndoEachOther(t *testing.T) {
 		}
 	})
 }
+
+// TestAnObjectInAProjectThatIsNotKnownIsNotObserved: the watch of namespaces may be behind that
+// of claims. Whoever knows the claim only can neither count it nor end its hold.
+func TestAnObjectInAProjectThatIsNotKnownIsNotObserved(t *testing.T) {
+	play(t, scriptConfig(1), func(s *script) {
+		s.newNamespace()
+		a := s.asks(0, kClaim, 2, "a", 1)
+		s.flow(0)
+		s.wantAnswer(a, Allowed)
+		s.persist(a.r)
+		s.sees(0, kClaim)
+		s.settles(0)
+		s.flow(0)
+		s.wantCounted(a, true)
+		b := s.asks(0, kClaim, 0, "b", 1)
+		s.flow(0)
+		s.wantAnswer(b, Denied)
+		s.sees(0, kNS)
+		s.settles(0)
+		s.flow(0)
+		if l := s.status(); len(l.Holds) != 0 || s.count() != 1 {
+			s.t.Errorf("want use of 1 and no hold, got %d and holds %v", s.count(), l.Holds)
+		}
+	})
+}

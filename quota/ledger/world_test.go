@@ -400,7 +400,12 @@ func (s *snapshot) Observe(name string, last *quota.Quota, uids []types.UID) quo
 		o.Quota, q = x.q, x.q
 	}
 	for _, uid := range uids {
-		if find(s.objs[kClaim], uid) != nil || find(s.objs[kPod], uid) != nil {
+		x := find(s.objs[kClaim], uid)
+		if x == nil {
+			x = find(s.objs[kPod], uid)
+		}
+		// what is in a namespace that is not known is covered by nobody can tell what
+		if x != nil && named(s.objs[kNS], "", x.ns) != nil {
 			o.Present[uid] = true
 		}
 	}

@@ -69,6 +69,7 @@ func versionMutations() []mutation {
 			s.version[k] = max(s.version[k], r.w.res[k].log[r.c[k].pos].rv)
 		}
 `),
+		byScript("TestAnObjectInAProject", "observed in a project that is not known", "projects-appear", world, `if x != nil && named(s.objs[kNS], "", x.ns) != nil {`, "if x != nil {"),
 		{"order quotas by generation", []patch{
 			{parse, "ParseVersion(crq.ResourceVersion); err", "ParseVersion(strconv.FormatInt(crq.Generation, 10)); err"},
 			{parse, "	\"strings\"\n", "	\"strconv\"\n	\"strings\"\n"},
