@@ -66,7 +66,6 @@ func (h validateClaim) Handle(ctx context.Context, req admission.Request) admiss
 		return h.failed(err, claimKind, claim.Name, n)
 	}
 	h.warnClasses(charger.Inventory(), &claim.Spec, &n)
-	h.unshaped(ctx, req.Namespace, &n)
 	return h.answer(ctx, d, claim, problems, n)
 }
 

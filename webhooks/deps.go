@@ -33,8 +33,8 @@ type Devices interface {
 
 // Objects reads what a request refers to. A result of nil without error means: there is none.
 type Objects interface {
-	// NamespaceMetadata may be as old as the caches are, but an unknown namespace is read live.
-	NamespaceMetadata(ctx context.Context, name string) (labels, annotations map[string]string, err error)
+	// NamespaceAnnotations may be as old as the caches are, but an unknown namespace is read live.
+	NamespaceAnnotations(ctx context.Context, name string) (map[string]string, error)
 	// Template, Claim and Pod are read live: they may have been created a moment ago.
 	Template(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaimTemplate, error)
 	Claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)

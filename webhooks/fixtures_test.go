@@ -45,7 +45,6 @@ type world struct {
 	charger     *quota.Charger
 	quotas      []*quota.Quota
 	used        map[string]corev1.ResourceList // quota -> used
-	labels      map[string]string              // of the project
 	annotations map[string]string              // of the project
 	templates   map[string]*resourceapi.ResourceClaimTemplate
 	claims      map[string]*resourceapi.ResourceClaim
@@ -88,7 +87,7 @@ func newWorld(t testing.TB, quotas ...*quotav1.ClusterResourceQuota) *world {
 		Default: ptr.To(resource.MustParse("0")), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: ptr.To(resource.MustParse("0"))}}}
 	b.SetSlice(builders.Slice("nic.example.com", "n1", nic))
 	b.SetClass(builders.Class("nic", `device.driver == "nic.example.com"`))
-	w := &world{labels: map[string]string{ShapeLabel: "true"}, inventory: b.Snapshot(), used: map[string]corev1.ResourceList{}, mayAdmin: false}
+	w := &world{inventory: b.Snapshot(), used: map[string]corev1.ResourceList{}, mayAdmin: false}
 	w.charger = quota.NewCharger(w.inventory)
 	for _, crq := range quotas {
 		q, _ := quota.Parse(crq, quota.ParseOptions{})
@@ -117,8 +116,8 @@ func (w *world) Used(_ context.Context, name string) (corev1.ResourceList, bool)
 	return l, ok
 }
 
-func (w *world) NamespaceMetadata(context.Context, string) (labels, annotations map[string]string, err error) {
-	return w.labels, w.annotations, w.failure
+func (w *world) NamespaceAnnotations(context.Context, string) (map[string]string, error) {
+	return w.annotations, w.failure
 }
 
 func (w *world) Template(_ context.Context, _, name string) (*resourceapi.ResourceClaimTemplate, error) {

@@ -299,14 +299,7 @@ func mutateCases() map[string]goldenCase {
 	shape := func(kv ...string) func(*world) {
 		return func(w *world) { w.annotations = annotated(&metav1.ObjectMeta{}, kv...).Annotations }
 	}
-	unlabelled := func(w *world) {
-		shape(DefaultClassAnnotation, "gpu", DeviceSelectorAnnotation, "true")(w)
-		w.labels = nil
-	}
 	return map[string]goldenCase{
-		"mutate-not-labelled":          {path: PathMutateClaim, world: unlabelled, review: review(builders.Claim(project, "c", builders.Exactly("r", "", 1)))},
-		"claim-NotShaped":              {world: unlabelled, review: review(builders.Claim(project, "c", builders.Exactly("r", "gpu", 1)))},
-		"template-NotShaped":           {world: unlabelled, review: review(builders.Template(project, "t", builders.Exactly("r", "gpu", 1)))},
 		"mutate-default-class":         {path: PathMutateClaim, world: shape(DefaultClassAnnotation, "gpu"), review: review(builders.Claim(project, "c", builders.Exactly("r", "", 1)))},
 		"mutate-device-selector":       {path: PathMutateClaim, world: shape(DeviceSelectorAnnotation, "true"), review: review(builders.Claim(project, "c", builders.Exactly("r", "gpu", 1), builders.Exactly("s", "gpu", 1, "1 > 0")))},
 		"mutate-Invalid-annotations":   {path: PathMutateClaim, world: shape(DeviceSelectorAnnotation, "device.nonsense(", DefaultClassAnnotation, "NO", PrioritizedListAnnotation, "Best"), review: review(builders.Claim(project, "c", builders.Exactly("r", "gpu", 1)))},

@@ -2,13 +2,11 @@ package webhooks
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -20,8 +18,6 @@ type rule struct {
 	Operations  string
 	Conditions  int
 	Namespaced  bool
-	// Labelled webhooks are called for namespaces with the label only.
-	Labelled bool
 }
 
 func TestTheGeneratedConfigurationAgreesWithTheDesignAndTheHandlers(t *testing.T) {
@@ -31,17 +27,15 @@ func TestTheGeneratedConfigurationAgreesWithTheDesignAndTheHandlers(t *testing.T
 	}
 	fail, ignore := admissionregistrationv1.Fail, admissionregistrationv1.Ignore
 	none, onDryRun := admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.SideEffectClassNoneOnDryRun
-	const all, create, update, both = "v1,v1beta2,v1beta1", "CREATE", "UPDATE", "CREATE,UPDATE"
+	const all, create, both = "v1,v1beta2,v1beta1", "CREATE", "CREATE,UPDATE"
 	want := map[string]rule{
-		PathValidateClaim:               {fail, onDryRun, all, create, 0, true, false},
-		PathValidateTemplate:            {fail, none, all, create, 0, true, false},
-		PathValidatePodExtended:         {fail, onDryRun, "v1", create, 1, true, false},
-		PathValidatePodClaims:           {ignore, onDryRun, "v1", create, 2, true, false},
-		PathValidateQuota:               {ignore, none, "v1", both, 1, false, false},
-		PathMutateClaim:                 {ignore, none, all, create, 0, true, true},
-		PathMutateTemplate:              {ignore, none, all, create, 0, true, true},
-		"updates " + PathMutateClaim:    {ignore, none, all, update, 2, true, false},
-		"updates " + PathMutateTemplate: {ignore, none, all, update, 2, true, false},
+		PathValidateClaim:       {fail, onDryRun, all, create, 0, true},
+		PathValidateTemplate:    {fail, none, all, create, 0, true},
+		PathValidatePodExtended: {fail, onDryRun, "v1", create, 1, true},
+		PathValidatePodClaims:   {ignore, onDryRun, "v1", create, 2, true},
+		PathValidateQuota:       {ignore, none, "v1", both, 1, false},
+		PathMutateClaim:         {ignore, none, all, both, 1, true},
+		PathMutateTemplate:      {ignore, none, all, both, 1, true},
 	}
 	got := map[string]rule{}
 	for doc := range strings.SplitSeq(string(data), "\n---\n") {
@@ -55,23 +49,12 @@ func TestTheGeneratedConfigurationAgreesWithTheDesignAndTheHandlers(t *testing.T
 			for i, o := range r.Operations {
 				ops[i] = string(o)
 			}
-			path := *w.ClientConfig.Service.Path
-			if strings.HasPrefix(w.Name, "updates.") {
-				path = "updates " + path
-			}
-			labelled := w.NamespaceSelector != nil && slices.ContainsFunc(w.NamespaceSelector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
-				return e.Key == ShapeLabel && e.Operator == metav1.LabelSelectorOpIn && slices.Equal(e.Values, []string{"true"})
-			})
-			got[path] = rule{*w.FailurePolicy, *w.SideEffects, strings.Join(r.APIVersions, ","),
-				strings.Join(ops, ","), len(w.MatchConditions), w.NamespaceSelector != nil, labelled}
+			got[*w.ClientConfig.Service.Path] = rule{*w.FailurePolicy, *w.SideEffects, strings.Join(r.APIVersions, ","),
+				strings.Join(ops, ","), len(w.MatchConditions), w.NamespaceSelector != nil}
 			if *w.MatchPolicy != admissionregistrationv1.Equivalent || *w.TimeoutSeconds != 5 || w.ObjectSelector != nil {
 				t.Errorf("%s: matchPolicy, timeoutSeconds or objectSelector is wrong", w.Name)
 			}
-			others := 1
-			if labelled {
-				others++
-			}
-			if s := w.NamespaceSelector; s != nil && (len(s.MatchExpressions) != others || s.MatchExpressions[0].Key != "kubernetes.io/metadata.name" || len(s.MatchLabels) > 0) {
+			if s := w.NamespaceSelector; s != nil && (len(s.MatchExpressions) != 1 || s.MatchExpressions[0].Key != "kubernetes.io/metadata.name" || len(s.MatchLabels) > 0) {
 				t.Errorf("%s: namespaces are left out by a label that tenants can set", w.Name)
 			}
 			for _, m := range w.MatchConditions {
@@ -85,15 +68,12 @@ func TestTheGeneratedConfigurationAgreesWithTheDesignAndTheHandlers(t *testing.T
 		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
 	handlers := Handlers(newWorld(t).deps(), Options{})
-	paths := map[string]bool{}
 	for path := range want {
-		path = strings.TrimPrefix(path, "updates ")
-		paths[path] = true
 		if handlers[path] == nil {
 			t.Errorf("nothing serves %s", path)
 		}
 	}
-	if len(handlers) != len(paths) {
-		t.Errorf("%d handlers for %d paths", len(handlers), len(paths))
+	if len(handlers) != len(want) {
+		t.Errorf("%d handlers for %d webhooks", len(handlers), len(want))
 	}
 }

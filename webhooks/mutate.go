@@ -14,7 +14,7 @@ import (
 	"github.com/devicequota/devicequota/quota/v1alpha1"
 )
 
-// mutateClaim shapes ResourceClaims as their namespace asks: by ShapeLabel and annotations.
+// mutateClaim shapes ResourceClaims as their namespace's annotations ask.
 type mutateClaim struct{ *suite }
 
 // Handle implements admission.Handler.
@@ -58,12 +58,9 @@ func (s *suite) mutate(ctx context.Context, req *admission.Request, d document, 
 
 // shape changes a new object as its namespace asks.
 func (s *suite) shape(ctx context.Context, req *admission.Request, d *document, kind string) admission.Response {
-	labels, annotations, err := s.Objects.NamespaceMetadata(ctx, req.Namespace)
+	annotations, err := s.Objects.NamespaceAnnotations(ctx, req.Namespace)
 	if err != nil {
 		return outage(fmt.Errorf("namespace %q: %w", req.Namespace, err), notes{})
-	}
-	if !shapes(labels) {
-		return pass()
 	}
 	wanted, errs := s.shapingOf(annotations)
 	if len(errs) > 0 {

@@ -37,15 +37,13 @@ const (
 	ReasonZeroDefault Reason = "ZeroDefault"
 	// ReasonMutated: the object was changed as the namespace's annotations ask. Warnings only.
 	ReasonMutated Reason = "Mutated"
-	// ReasonNotShaped: annotations of the namespace ask for changes, but its label is missing. Warnings only.
-	ReasonNotShaped Reason = "NotShaped"
 )
 
 // Reasons returns all reasons, in the order of docs/messages.md.
 func Reasons() []Reason {
 	return []Reason{ReasonQuotaExceeded, ReasonFootprintUnknown, ReasonQuotaRequired, ReasonAdminAccessForbidden,
 		ReasonInvalid, ReasonNoMatchingDevice, ReasonUnenforcedKey, ReasonAliasedKey, ReasonUnknownClass,
-		ReasonBelowUsage, ReasonZeroDefault, ReasonMutated, ReasonNotShaped}
+		ReasonBelowUsage, ReasonZeroDefault, ReasonMutated}
 }
 
 // known tells whether the word is one of the reasons.

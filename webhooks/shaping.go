@@ -1,7 +1,6 @@
 package webhooks
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -11,10 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
-
-// ShapeLabel on a Namespace, with the value "true", is what makes its annotations shape claims:
-// the API server calls the webhooks of such namespaces only.
-const ShapeLabel = "devicequota.io/shape-claims"
 
 // Annotations on a Namespace that shape the claims and templates in it.
 const (
@@ -38,23 +33,6 @@ type shaping struct {
 }
 
 func (s shaping) empty() bool { return s == shaping{} }
-
-// shapes tells whether a namespace with the labels has its claims shaped.
-func shapes(labels map[string]string) bool { return labels[ShapeLabel] == "true" }
-
-// unshaped warns of annotations that would shape claims if the namespace had the label. Not to
-// know the namespace is no reason to refuse anything.
-func (s *suite) unshaped(ctx context.Context, namespace string, n *notes) {
-	labels, annotations, err := s.Objects.NamespaceMetadata(ctx, namespace)
-	if err != nil || shapes(labels) {
-		return
-	}
-	for _, name := range []string{DefaultClassAnnotation, DeviceSelectorAnnotation, PrioritizedListAnnotation} {
-		if annotations[name] != "" {
-			n.warn(ReasonNotShaped, fmt.Sprintf("namespace %s has the annotation %s, but not the label %s=true", namespace, name, ShapeLabel))
-		}
-	}
-}
 
 // shapingOf reads a namespace's annotations; the errors name them.
 func (s *suite) shapingOf(annotations map[string]string) (shaping, field.ErrorList) {

@@ -45,7 +45,6 @@ func (h validateTemplate) Handle(ctx context.Context, req admission.Request) adm
 	}
 	n.take(d)
 	h.warnClasses(charger.Inventory(), spec, &n)
-	h.unshaped(ctx, req.Namespace, &n)
 	for _, denial := range d.NotNow {
 		n.warn(ReasonQuotaExceeded, "claims made from this template do not fit now: "+denial.Error())
 	}

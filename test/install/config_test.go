@@ -72,8 +72,8 @@ func TestDefaultWebhooksAreThoseOfConfig(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-config +chart):\n%s", diff)
 	}
-	if len(got) != 9 {
-		t.Errorf("%d webhooks, want 9", len(got))
+	if len(got) != 7 {
+		t.Errorf("%d webhooks, want 7", len(got))
 	}
 }
 

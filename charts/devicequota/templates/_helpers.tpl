@@ -97,8 +97,6 @@ resourceclaims.pods.validate.devicequota.io: podResourceClaims
 clusterresourcequotas.validate.devicequota.io: clusterResourceQuotas
 resourceclaims.mutate.devicequota.io: mutateResourceClaims
 resourceclaimtemplates.mutate.devicequota.io: mutateResourceClaimTemplates
-updates.resourceclaims.mutate.devicequota.io: mutateResourceClaims
-updates.resourceclaimtemplates.mutate.devicequota.io: mutateResourceClaimTemplates
 {{- end }}
 
 {{/* Whether a webhook configuration of the kind has any webhook: "true" or "". */}}

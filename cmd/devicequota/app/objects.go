@@ -53,18 +53,18 @@ func (o objects) Used(ctx context.Context, name string) (corev1.ResourceList, bo
 	return quota.Add(l.Status.Used, quota.HoldSum(l.Status.Holds, "", nil, false)), true
 }
 
-// NamespaceMetadata implements webhooks.Objects.
-func (o objects) NamespaceMetadata(ctx context.Context, name string) (labels, annotations map[string]string, err error) {
-	if labels, annotations, known := o.view.ProjectLabels(name); known {
-		return labels, annotations, nil
+// NamespaceAnnotations implements webhooks.Objects.
+func (o objects) NamespaceAnnotations(ctx context.Context, name string) (map[string]string, error) {
+	if _, annotations, known := o.view.ProjectLabels(name); known {
+		return annotations, nil
 	}
 	m := &metav1.PartialObjectMetadata{}
 	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	found, err := o.get(ctx, "", name, m)
 	if !found {
-		return nil, nil, err
+		return nil, err
 	}
-	return m.Labels, m.Annotations, nil
+	return m.Annotations, nil
 }
 
 // Pod implements webhooks.Objects.

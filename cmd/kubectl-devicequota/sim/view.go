@@ -87,14 +87,14 @@ func (s *state) Charger() *quota.Charger {
 	return s.chargerLocked()
 }
 
-// NamespaceMetadata implements webhooks.Objects.
-func (s *state) NamespaceMetadata(_ context.Context, n string) (labels, annotations map[string]string, err error) {
+// NamespaceAnnotations implements webhooks.Objects.
+func (s *state) NamespaceAnnotations(_ context.Context, n string) (map[string]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.projects[n]; p != nil {
-		return p.meta.Labels, p.meta.Annotations, nil
+		return p.meta.Annotations, nil
 	}
-	return nil, nil, nil
+	return nil, nil
 }
 
 // Template implements webhooks.Objects.

@@ -69,11 +69,11 @@ func (a *account) Check(ctx context.Context, r ledger.Request) (ledger.Decision,
 	return a.Admit(ctx, r)
 }
 
-// nowhere is a cluster whose namespaces have no labels and no annotations.
+// nowhere is a cluster whose namespaces have no annotations.
 type nowhere struct{ webhooks.Objects }
 
-func (nowhere) NamespaceMetadata(context.Context, string) (labels, annotations map[string]string, err error) {
-	return nil, nil, nil
+func (nowhere) NamespaceAnnotations(context.Context, string) (map[string]string, error) {
+	return nil, nil
 }
 
 // handlers are what answers a review of a claim: doing nothing, and ours but for the ledger's write.

@@ -27,7 +27,6 @@ import (
 	"github.com/devicequota/devicequota/quota/v1alpha1"
 	"github.com/devicequota/devicequota/test/builders"
 	"github.com/devicequota/devicequota/test/harness"
-	"github.com/devicequota/devicequota/webhooks"
 )
 
 const (
@@ -158,7 +157,7 @@ func newProject(t *testing.T, annotations map[string]string, limits ...string) *
 	name := strings.ToLower(strings.TrimPrefix(t.Name(), "Test"))
 	name = strings.Trim(name[max(0, len(name)-60):], "-")
 	p := &project{t: t, name: name}
-	create(t, cp.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": name, webhooks.ShapeLabel: "true"}, Annotations: annotations}})
+	create(t, cp.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": name}, Annotations: annotations}})
 	create(t, cp.Client, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "member"},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "member"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}})
