@@ -12,6 +12,7 @@ import (
 	"time"
 
 	quotav1 "github.com/openshift/api/quota/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -132,7 +133,9 @@ func (b *bench) subjects() []subject {
 			end: func(ctx context.Context) error { return b.nothing.uninstall(ctx, b.cp.Client) }},
 		{name: "native ResourceQuota", begin: b.nativeQuotas, end: none},
 		{name: "devicequota, 1 replica", replicas: 1, begin: b.ourQuota, end: b.cp.UninstallWebhooks},
+		{name: "devicequota, 1 replica, nothing shaped", replicas: 1, begin: b.ourQuotaAlone, end: b.cp.UninstallWebhooks},
 		{name: "devicequota, 3 replicas", replicas: 3, begin: b.ourQuota, end: b.cp.UninstallWebhooks},
+		{name: "devicequota, 3 replicas, nothing shaped", replicas: 3, begin: b.ourQuotaAlone, end: b.cp.UninstallWebhooks},
 	}
 }
 
@@ -182,6 +185,15 @@ func (b *bench) ourQuota(ctx context.Context, namespaces []string) error {
 		return err
 	}
 	return b.denies(ctx, namespaces)
+}
+
+// ourQuotaAlone is ourQuota with the webhooks switched off that shape claims, as the chart's
+// webhooks.mutateResourceClaims.enabled=false does.
+func (b *bench) ourQuotaAlone(ctx context.Context, namespaces []string) error {
+	if err := b.ourQuota(ctx, namespaces); err != nil {
+		return err
+	}
+	return b.cp.Client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{})
 }
 
 // start starts what the subject needs and stops the rest.
