@@ -91,6 +91,7 @@ func TestOutputsAreGolden(t *testing.T) {
 		"usage-json":         {args: with("usage", "-f", examples+"claims", "-o", "json")},
 		"usage-yaml":         {args: with("usage", "-f", examples+"claims", "-o", "yaml")},
 		"doctor":             {args: with("doctor", "-f", "testdata/odd-quotas.yaml"), code: ExitNo},
+		"doctor-aliases":     {args: []string{"doctor", "-f", "testdata/meaningless.yaml"}},
 		"doctor-json":        {args: with("doctor", "-f", "testdata/odd-quotas.yaml", "-o", "json"), code: ExitNo},
 		"doctor-yaml":        {args: with("doctor", "-o", "yaml")},
 	}

@@ -291,6 +291,9 @@ func fieldOf(err error) string {
 // plain says in words of manifests, not of Go, what is wrong with a value.
 func plain(err error) error {
 	var wrong *stdjson.UnmarshalTypeError
+	if errors.As(err, &wrong) && wrong.Field != "" && wrong.Value == "bool" {
+		return fmt.Errorf("%s: true or false is not what belongs there; YAML takes y, n, yes, no, on and off for such: quote them", wrong.Field)
+	}
 	if errors.As(err, &wrong) && wrong.Field != "" {
 		return fmt.Errorf("%s: a JSON %s is not what belongs there", wrong.Field, wrong.Value)
 	}

@@ -75,21 +75,22 @@ func TestErrorsNameTheLine(t *testing.T) {
 	list := "apiVersion: v1\nkind: List\nitems:\n"
 	nested := strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, 9) + strings.Repeat("]}", 9)
 	cases := map[string]struct{ text, want string }{
-		"unknown field in a list item": {list + "- {apiVersion: v1, kind: Pod}\n- apiVersion: v1\n  kind: Pod\n  spce: {}\n", `<stdin>:7: Pod: unknown field "spce"`},
-		"unknown field behind a dot":   {"apiVersion: v1\nkind: Node\nmetadata:\n  labels: {a.b/c: d}\nspec:\n  podCIDR: x\n  x.y: z\n", `<stdin>:7: Node: unknown field "spec.x.y"`},
-		"no object":                    {"- a\n- b\n", "<stdin>:1: a JSON array is no Kubernetes object"},
-		"a string":                     {"hello\n", "<stdin>:1: a JSON string is no Kubernetes object"},
-		"no apiVersion":                {"kind: Pod\n", "<stdin>:1: Pod: apiVersion is missing"},
-		"an odd apiVersion":            {"apiVersion: a/b/c\nkind: Pod\n", "<stdin>:1: apiVersion: unexpected GroupVersion string: a/b/c"},
-		"nothing of an object":         {"a: b\n", "<stdin>:1: no Kubernetes object: apiVersion and kind are missing"},
-		"an unknown kind of ours":      {"apiVersion: resource.k8s.io/v1\nkind: ResourceClaimz\n", `<stdin>:1: apiVersion "resource.k8s.io/v1" has no kind "ResourceClaimz"`},
-		"a field given twice":          {"apiVersion: v1\nkind: Pod\nkind: Pod\n", `<stdin>:3: YAML: key "kind" already set in map`},
-		"a tab":                        {"apiVersion: v1\nkind: Pod\nspec:\n\tcontainers: []\n", "<stdin>:4: YAML: found character that cannot start any token"},
-		"a number for a name":          {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: 7\n", "<stdin>:4: metadata.name: a JSON number is not what belongs there"},
-		"an amount that is none":       {"apiVersion: quota.openshift.io/v1\nkind: ClusterResourceQuota\nspec: {quota: {hard: {pods: many}}}\n", `<stdin>:3: ClusterResourceQuota: spec.quota.hard.pods: quantities must match the regular expression`},
-		"an amount deep inside":        {"apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nspec:\n  devices:\n  - {name: a, capacity: {memory: {value: 1Gi}}}\n  - name: b\n    capacity:\n      memory: {value: 1Gi}\n      example.com/cores: {value: many}\n", `<stdin>:9: ResourceSlice: spec.devices[1].capacity.example.com/cores.value: quantities must match`},
-		"lists in lists":               {nested, "lists in lists, more than 4 deep"},
-		"a list that is none":          {"apiVersion: v1\nkind: List\nitems: 7\n", "<stdin>:3: items: a JSON number is not what belongs there"},
+		"unknown field in a list item":        {list + "- {apiVersion: v1, kind: Pod}\n- apiVersion: v1\n  kind: Pod\n  spce: {}\n", `<stdin>:7: Pod: unknown field "spce"`},
+		"unknown field behind a dot":          {"apiVersion: v1\nkind: Node\nmetadata:\n  labels: {a.b/c: d}\nspec:\n  podCIDR: x\n  x.y: z\n", `<stdin>:7: Node: unknown field "spec.x.y"`},
+		"no object":                           {"- a\n- b\n", "<stdin>:1: a JSON array is no Kubernetes object"},
+		"a string":                            {"hello\n", "<stdin>:1: a JSON string is no Kubernetes object"},
+		"no apiVersion":                       {"kind: Pod\n", "<stdin>:1: Pod: apiVersion is missing"},
+		"an odd apiVersion":                   {"apiVersion: a/b/c\nkind: Pod\n", "<stdin>:1: apiVersion: unexpected GroupVersion string: a/b/c"},
+		"nothing of an object":                {"a: b\n", "<stdin>:1: no Kubernetes object: apiVersion and kind are missing"},
+		"an unknown kind of ours":             {"apiVersion: resource.k8s.io/v1\nkind: ResourceClaimz\n", `<stdin>:1: apiVersion "resource.k8s.io/v1" has no kind "ResourceClaimz"`},
+		"a field given twice":                 {"apiVersion: v1\nkind: Pod\nkind: Pod\n", `<stdin>:3: YAML: key "kind" already set in map`},
+		"a tab":                               {"apiVersion: v1\nkind: Pod\nspec:\n\tcontainers: []\n", "<stdin>:4: YAML: found character that cannot start any token"},
+		"a number for a name":                 {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: 7\n", "<stdin>:4: metadata.name: a JSON number is not what belongs there"},
+		"a letter that YAML takes for a bool": {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: n\n", "<stdin>:4: metadata.name: true or false is not what belongs there; YAML takes y, n,"},
+		"an amount that is none":              {"apiVersion: quota.openshift.io/v1\nkind: ClusterResourceQuota\nspec: {quota: {hard: {pods: many}}}\n", `<stdin>:3: ClusterResourceQuota: spec.quota.hard.pods: quantities must match the regular expression`},
+		"an amount deep inside":               {"apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nspec:\n  devices:\n  - {name: a, capacity: {memory: {value: 1Gi}}}\n  - name: b\n    capacity:\n      memory: {value: 1Gi}\n      example.com/cores: {value: many}\n", `<stdin>:9: ResourceSlice: spec.devices[1].capacity.example.com/cores.value: quantities must match`},
+		"lists in lists":                      {nested, "lists in lists, more than 4 deep"},
+		"a list that is none":                 {"apiVersion: v1\nkind: List\nitems: 7\n", "<stdin>:3: items: a JSON number is not what belongs there"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
