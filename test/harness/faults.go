@@ -2,8 +2,11 @@ package harness
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -57,4 +60,51 @@ func child(name string) (int, error) {
 		return strconv.Atoi(strings.TrimSpace(string(data[:open])))
 	}
 	return 0, fmt.Errorf("no child process %q", name)
+}
+
+// ReadOnlyEtcd makes etcd refuse all writes for a while, as one does whose disk is full. It
+// returns when etcd takes writes again.
+// Source: https://etcd.io/docs/v3.6/op-guide/maintenance/#space-quota.
+func (c *ControlPlane) ReadOnlyEtcd(ctx context.Context, d time.Duration) error {
+	pid, err := child("etcd")
+	if err != nil {
+		return err
+	}
+	commandLine, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return err
+	}
+	var address string
+	for arg := range strings.SplitSeq(string(commandLine), "\x00") {
+		if v, ok := strings.CutPrefix(arg, "--listen-client-urls="); ok {
+			address = v
+		}
+	}
+	if err := alarm(ctx, address, "ACTIVATE"); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+	return alarm(context.WithoutCancel(ctx), address, "DEACTIVATE")
+}
+
+// alarm sets or ends the alarm that etcd has no space left.
+func alarm(ctx context.Context, address, action string) error {
+	body := strings.NewReader(fmt.Sprintf(`{"action": %q, "memberID": 0, "alarm": "NOSPACE"}`, action))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address+"/v3/maintenance/alarm", body)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(resp.Body) // only for the message
+		return fmt.Errorf("etcd alarm %s: %s: %s", action, resp.Status, text)
+	}
+	return nil
 }
