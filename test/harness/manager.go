@@ -118,6 +118,16 @@ func (c *ControlPlane) StartManager(ctx context.Context, o ManagerOptions) (*Man
 	return m, nil
 }
 
+// CertDir is the folder of the certificate that the webhooks' address is trusted with.
+func (c *ControlPlane) CertDir() string { return c.tls.dir }
+
+// AddBackend makes the webhooks' address lead to a manager that the caller runs, too, until
+// the returned function is called.
+func (c *ControlPlane) AddBackend(address string) (remove func()) {
+	c.webhook.add(address)
+	return func() { c.webhook.remove(address) }
+}
+
 // managerKubeconfig writes the kubeconfig of an identity and returns its path.
 func (c *ControlPlane) managerKubeconfig(identity string) (string, error) {
 	groups := []string{"system:authenticated"}

@@ -123,6 +123,9 @@ type Options struct {
 
 	// Started, if set, is called once all readiness checks pass.
 	Started func()
+	// SettleInterval is the least time between two settles of one quota, and between two writes of
+	// its status. Zero means the reconcilers' defaults.
+	SettleInterval time.Duration
 }
 
 // DefaultOptions returns the defaults.

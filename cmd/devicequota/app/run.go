@@ -207,9 +207,9 @@ func (i *instance) onOpenShift() bool { return i.platform == cluster.OpenShift }
 func (i *instance) addReconcilers(ctx context.Context) error {
 	logger := log.FromContext(ctx)
 	projection := cluster.NewProjection(cluster.ProjectionOptions{
-		Client: i.client, View: i.view, Platform: i.platform, Log: logger.WithName("projection")})
+		Client: i.client, View: i.view, Platform: i.platform, Interval: i.o.SettleInterval, Log: logger.WithName("projection")})
 	usage := cluster.NewUsage(cluster.UsageOptions{
-		View: i.view, Store: i.store, Ledger: i.ledger, Projection: projection,
+		View: i.view, Store: i.store, Ledger: i.ledger, Projection: projection, Interval: i.o.SettleInterval,
 		Recorder: i.mgr.GetEventRecorder("devicequota"), Log: logger.WithName("usage")})
 	if err := i.registry.Register(cluster.NewCollector(i.view, projection)); err != nil {
 		return err
