@@ -73,11 +73,13 @@ func newExplain(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain [-f FILE|DIR|-] [NAME...]",
 		Short: "Explain what a claim costs, which devices could serve it, and why not",
-		Long: "Explain for each ResourceClaim and ResourceClaimTemplate of the input, or those of the given names:\n" +
+		Long: "Explain for each ResourceClaim and ResourceClaimTemplate of the input, or those of the given names,\n" +
+			"which are those of the cluster when there is no -f:\n" +
 			"what it costs each quota and by which rule, which devices could serve each request, where it would\n" +
 			"be allocated, or why nowhere. Claims with an allocation in their status hold their devices.",
 		Example: "  kubectl devicequota explain -f cluster/ -f quota.yaml -f claim.yaml\n" +
 			"  kubectl devicequota explain --live -n team-a -f claim.yaml\n" +
+			"  kubectl devicequota explain -n team-a my-claim\n" +
 			"  kubectl apply -f claim.yaml 2>&1 | kubectl devicequota explain denial",
 		RunE: func(cmd *cobra.Command, args []string) error { return e.explain(cmd.Context(), args) },
 	}
@@ -115,7 +117,7 @@ func (e *explainOptions) explain(ctx context.Context, names []string) error {
 		out = append(out, x)
 	}
 	if len(out) == 0 {
-		return errors.New("no claim or template to explain in the input")
+		return errors.New("no claim or template to explain")
 	}
 	switch e.output {
 	case "json":
@@ -137,9 +139,10 @@ func (e *explainOptions) explain(ctx context.Context, names []string) error {
 // asked returns the claims of the input, or those of the cluster when there is no input. Claims
 // with an allocation are part of the cluster.
 func (e *explainOptions) asked(ctx context.Context, names []string) (*sim.Cluster, []input.Document, error) {
-	if len(e.files) == 0 && (!e.live || len(names) == 0) {
-		return nil, nil, errors.New("nothing to explain: give -f, or --live with the names of claims")
+	if len(e.files) == 0 && len(names) == 0 {
+		return nil, nil, errors.New("nothing to explain: give -f, or the names of claims of the cluster")
 	}
+	e.live = e.live || len(e.files) == 0
 	cluster, asked, err := e.load(ctx, report.New())
 	if err != nil {
 		return nil, nil, err
