@@ -12,15 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// AddBackend puts a server that is no manager behind the webhooks' address. It serves the
-// certificate in CertDir. Installed webhooks are required.
-func (c *ControlPlane) AddBackend(address string) { c.webhook.add(address) }
-
-// RemoveBackend keeps new connections away from it.
+// RemoveBackend keeps new connections away from what AddBackend added.
 func (c *ControlPlane) RemoveBackend(address string) { c.webhook.remove(address) }
-
-// CertDir is the folder of the webhooks' serving certificate: tls.crt and tls.key.
-func (c *ControlPlane) CertDir() string { return c.tls.dir }
 
 // ClientConfig points a webhook to a path at the webhooks' address.
 func (c *ControlPlane) ClientConfig(path string) admissionv1.WebhookClientConfig {

@@ -121,8 +121,8 @@ func (c *ControlPlane) StartManager(ctx context.Context, o ManagerOptions) (*Man
 // CertDir is the folder of the certificate that the webhooks' address is trusted with.
 func (c *ControlPlane) CertDir() string { return c.tls.dir }
 
-// AddBackend makes the webhooks' address lead to a manager that the caller runs, too, until
-// the returned function is called.
+// AddBackend makes the webhooks' address lead to a server that the caller runs, too, until the
+// returned function is called. It serves the certificate in CertDir. Installed webhooks are required.
 func (c *ControlPlane) AddBackend(address string) (remove func()) {
 	c.webhook.add(address)
 	return func() { c.webhook.remove(address) }
