@@ -210,9 +210,11 @@ func (c *clients) run(ctx context.Context, r *rand.Rand) {
 		claim := gpus(c.tn.namespaces[r.IntN(len(c.tn.namespaces))], fmt.Sprintf("c-%x-%d", r.Uint32(), i), int64(1+r.IntN(3)))
 		strict := c.strict.Load()
 		err := c.tn.w.cp.Client.Create(ctx, claim)
+		if ctx.Err() != nil {
+			return // the request was given up
+		}
 		v, expected := verdict(err)
 		switch {
-		case ctx.Err() != nil:
 		case !expected, v == "outage" && strict && c.strict.Load():
 			c.tn.w.t.Errorf("no clear answer: %v", err)
 		case v == "outage" && !retryable(err):
@@ -381,6 +383,7 @@ func TestUpgradeAndRestartUnderLoad(t *testing.T) {
 	t.Logf("API server restarted: %s", tn.counts())
 
 	before = tn.answered()
+	c.strict.Store(true)
 	w.replace(nil, func() {})
 	w.await("claims are admitted after going back", func() bool { return tn.answered()["admitted"] > before["admitted"]+20 })
 	stop()

@@ -27,7 +27,7 @@ import (
 func main() {
 	var o options
 	var sizes string
-	flag.StringVar(&sizes, "sizes", "0.1,1", "sizes to measure, as parts of the full cluster, separated by commas")
+	flag.StringVar(&sizes, "sizes", "0.1,1", "sizes to measure, as parts of the full cluster, separated by commas; none: only show what is kept")
 	flag.StringVar(&o.write, "write", "", "Markdown file whose section between the scale markers is replaced; empty: print only")
 	flag.StringVar(&o.state, "state", filepath.Join(harness.Root(), "dist", "scale"), "folder that keeps the result of each size, so that sizes can be measured one at a time")
 	flag.StringVar(&o.profile, "profile", "", "folder for profiles of the manager's memory and CPU; empty: none")
@@ -52,6 +52,9 @@ func run(ctx context.Context, o options, sizes string) error {
 		return err
 	}
 	for text := range strings.SplitSeq(sizes, ",") {
+		if text == "" {
+			continue
+		}
 		size, err := strconv.ParseFloat(text, 64)
 		if err != nil || size <= 0 {
 			return fmt.Errorf("size %q: want a number above 0", text)

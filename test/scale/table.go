@@ -74,7 +74,13 @@ func seconds(v float64) string {
 	return fmt.Sprintf("%.1f s", v)
 }
 
-func millis(v float64) string  { return fmt.Sprintf("%.1f ms", v*1000) }
+func millis(v float64) string {
+	if v < 0.1 {
+		return fmt.Sprintf("%.1f ms", v*1000)
+	}
+	return seconds(v)
+}
+
 func bytesOf(v float64) string { return fmt.Sprintf("%.0f MiB", v/(1<<20)) }
 func number(v float64) string  { return fmt.Sprintf("%.2f", v) }
 func whole(v float64) string   { return fmt.Sprintf("%.0f", v) }
