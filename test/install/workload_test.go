@@ -111,7 +111,8 @@ maxInFlight: 7
 webhookTimeout: 3s
 webhookPort: 9001
 healthPort: 9002
-metrics: {port: 9003, secure: false}
+metrics: {port: 9003, secure: false, projectSeries: 8}
+tracing: {endpoint: "http://collector:4317", samplingRatePerMillion: 9}
 pprofBindAddress: 127.0.0.1:9004
 tls: {minVersion: "1.3", secretName: certificate}
 replicas: 1
@@ -124,7 +125,8 @@ log: {format: text, level: 3}
 		ExemptNamespaces: []string{harness.Namespace, "openshift", "openshift-infra", "openshift-node", "other"},
 		WebhookAddress:   ":9001", TLSMode: app.TLSSelfSigned, TLSSecret: "certificate", TLSService: "dq", TLSMinVersion: "1.3",
 		CertDir: app.DefaultOptions().CertDir, ValidatingConfiguration: "dq", MutatingConfiguration: "dq",
-		HealthAddress: ":9002", MetricsAddress: ":9003", PprofAddress: "127.0.0.1:9004",
+		HealthAddress: ":9002", MetricsAddress: ":9003", MetricsProjectSeries: 8, PprofAddress: "127.0.0.1:9004",
+		TracingEndpoint: "http://collector:4317", TracingSamplingRatePerMillion: 9,
 		LeaseName: "dq", LeaseDuration: 4 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: 2500 * time.Millisecond,
 		ShutdownDelay: 5 * time.Second, ShutdownTimeout: 6 * time.Second,
 		Allocation: app.AllocationAll, Platform: app.PlatformOpenShift, ResourceAPIVersion: "v1beta2", Enforcement: quota.Audit,
@@ -138,7 +140,7 @@ log: {format: text, level: 3}
 	for i := range set.NumField() {
 		name := set.Type().Field(i).Name
 		// What the release is, what the chart mounts, what the build and the tests set.
-		if slices.Contains([]string{"Namespace", "CertDir", "Version", "Started"}, name) {
+		if slices.Contains([]string{"Namespace", "CertDir", "Version", "Started", "SettleInterval"}, name) {
 			continue
 		}
 		if reflect.DeepEqual(defaults.Field(i).Interface(), set.Field(i).Interface()) {
