@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -19,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
 
@@ -100,18 +98,6 @@ func (c *Cluster) workloadOf(obj runtime.Object) (w workload, ok bool, err error
 		return w, true, &TooManyPodsError{Object: ref, Pods: w.count}
 	}
 	return w, true, nil
-}
-
-// podName returns base-suffix; like the API server's own names it is cut where it would be too long.
-func podName(base, suffix string) string {
-	const most = validation.DNS1123SubdomainMaxLength
-	if len(suffix) > most/2 {
-		suffix = suffix[:most/2]
-	}
-	if over := len(base) + 1 + len(suffix) - most; over > 0 {
-		base = base[:len(base)-over]
-	}
-	return strings.TrimRight(base, "-.") + "-" + strings.TrimRight(suffix, "-.")
 }
 
 // pod returns the i-th pod of the workload.
@@ -274,16 +260,6 @@ func (c *Cluster) scale(ctx context.Context, r *Result, obj runtime.Object, w wo
 		r.add(made)
 	}
 	return c.settleAll(ctx)
-}
-
-// freeName returns n, or n with a number behind it when there is an object of that name:
-// controllers append random letters until a name is free.
-func (c *Cluster) freeName(component quota.Component, namespace, n string) string {
-	free := n
-	for i := 2; c.state.get(component, namespace, free) != nil; i++ {
-		free = podName(n, strconv.Itoa(i))
-	}
-	return free
 }
 
 // workloadUser is the controller that makes the pods of the object.
