@@ -114,8 +114,11 @@ func (tn *tenant) ledger(ctx context.Context) (*v1alpha1.DeviceLedger, error) {
 func poll(ctx context.Context, f func(ctx context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
-		last = f(ctx)
-		return last == nil, nil
+		err := f(ctx)
+		if err == nil || ctx.Err() == nil {
+			last = err // what fails because the time is over tells nothing
+		}
+		return err == nil, nil
 	})
 	if err != nil {
 		return fmt.Errorf("%w (%w)", last, err)

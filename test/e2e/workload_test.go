@@ -85,7 +85,9 @@ func TestTheChargeFollowsTheSchedulersAllocation(t *testing.T) {
 	}}}
 	create(t, first)
 	tn.wantUsed(hard(gpuKey, 2))
-	create(t, tn.pod("runs", podSpec("claim/first")))
+	spec := podSpec("claim/first")
+	spec.NodeSelector = map[string]string{corev1.LabelHostname: "gpu-1"} // schedulers before 1.35 do not prefer nodes that have the first alternative
+	create(t, tn.pod("runs", spec))
 	tn.allocated("first")
 	tn.wantUsed(hard(gpuKey, 1))
 

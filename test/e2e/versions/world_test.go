@@ -239,8 +239,11 @@ func eventually(t *testing.T, what string, f func(ctx context.Context) error) {
 	t.Helper()
 	var last error
 	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
-		last = f(ctx)
-		return last == nil, nil
+		err := f(ctx)
+		if err == nil || ctx.Err() == nil {
+			last = err // what fails because the time is over tells nothing
+		}
+		return err == nil, nil
 	})
 	if err != nil {
 		t.Fatalf("%s: %v", what, last)
