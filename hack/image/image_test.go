@@ -6,8 +6,10 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,9 +106,29 @@ func checkFiles(t *testing.T, img v1.Image) {
 			t.Errorf("%s belongs to %d:%d", h.Name, h.Uid, h.Gid)
 		}
 		modes[h.Name] = h.Mode
+		if h.Name == "devicequota" && runtime.GOOS == "linux" {
+			checkVersion(t, r)
+		}
 	}
 	if len(modes) != 3 || modes["devicequota"] != 0o755 || modes["licenses/LICENSE"] != 0o644 {
 		t.Errorf("files %v", modes)
+	}
+}
+
+// checkVersion runs the image's program.
+func checkVersion(t *testing.T, content io.Reader) {
+	t.Helper()
+	data, err := io.ReadAll(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "devicequota")
+	if err := os.WriteFile(program, data, 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), program, "version").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "v1.2.3") {
+		t.Errorf("version of v1.2.3: %q, %v", out, err)
 	}
 }
 
