@@ -44,7 +44,7 @@ func FuzzReview(f *testing.F) {
 			r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body))
 			r.Header.Set("Content-Type", "application/json")
 			answer := httptest.NewRecorder()
-			hooks[path].ServeHTTP(answer, r)
+			Serve(hooks[path]).ServeHTTP(answer, r)
 			var review admissionv1.AdmissionReview
 			if err := json.Unmarshal(answer.Body.Bytes(), &review); err != nil || review.Response == nil {
 				t.Fatalf("%s: no review: %v: %s", path, err, answer.Body)
@@ -106,7 +106,7 @@ func TestHugeAndDeepReviewsAreAnswered(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 		answer := httptest.NewRecorder()
-		hook.ServeHTTP(answer, r)
+		Serve(hook).ServeHTTP(answer, r)
 		var review admissionv1.AdmissionReview
 		if err := json.Unmarshal(answer.Body.Bytes(), &review); err != nil || review.Response == nil {
 			t.Errorf("%s: %v: %s", name, err, answer.Body)

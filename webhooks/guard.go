@@ -41,7 +41,7 @@ func (g *guard) Handle(ctx context.Context, req admission.Request) (resp admissi
 	defer func() {
 		if r := recover(); r != nil {
 			g.recorder.Panic(g.webhook)
-			logger.Error(fmt.Errorf("panic: %v", r), "panic recovered", "stack", string(debug.Stack()))
+			requestLogger(logger, &req).Error(fmt.Errorf("panic: %v", r), "panic recovered", "stack", string(debug.Stack()))
 			resp = outage(fmt.Errorf("panic: %v", r), notes{})
 		}
 		g.recorder.InFlight(g.webhook, -1)
@@ -50,7 +50,7 @@ func (g *guard) Handle(ctx context.Context, req admission.Request) (resp admissi
 		}
 		decision, reasons := resp.AuditAnnotations[AuditDecision], reasonsOf(resp)
 		g.recorder.Admission(g.webhook, decision, reasons, time.Since(start))
-		logAnswer(logger, g.webhook, resp, reasons)
+		logAnswer(logger, &req, g.webhook, resp, reasons)
 	}()
 	if err := g.ready(); err != nil {
 		return outage(fmt.Errorf("not ready: %w", err), notes{})
@@ -67,7 +67,11 @@ func (g *guard) Handle(ctx context.Context, req admission.Request) (resp admissi
 }
 
 // logAnswer writes one line per refusal; whatever is admitted is only of interest when debugging.
-func logAnswer(logger logr.Logger, webhook string, resp admission.Response, reasons []Reason) {
+func logAnswer(logger logr.Logger, req *admission.Request, webhook string, resp admission.Response, reasons []Reason) {
+	if resp.Allowed && !logger.V(1).Enabled() {
+		return
+	}
+	logger = requestLogger(logger, req)
 	if resp.Allowed {
 		logger.V(1).Info("admitted", "webhook", webhook, "decision", resp.AuditAnnotations[AuditDecision])
 		return

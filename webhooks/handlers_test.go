@@ -326,8 +326,8 @@ func TestARefusalIsOneLineOfJSONWithTheRequestsUIDAndNothingSecret(t *testing.T)
 	for level, lines := range map[slog.Level]int{0: 1, -1: 1} {
 		log.Reset()
 		hook := Webhooks(w.deps(), Options{})[PathValidateClaim]
-		hook.LogConstructor = func(_ logr.Logger, req *admission.Request) logr.Logger {
-			return admission.DefaultLogConstructor(logr.FromSlogHandler(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: level})), req)
+		hook.LogConstructor = func(logr.Logger, *admission.Request) logr.Logger {
+			return logr.FromSlogHandler(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: level}))
 		}
 		if got := post(t, hook, "", req); got.Response.Allowed {
 			t.Fatal("admitted")
@@ -353,8 +353,8 @@ func TestARefusalIsOneLineOfJSONWithTheRequestsUIDAndNothingSecret(t *testing.T)
 	log.Reset()
 	w.quotas = nil
 	hook := Webhooks(w.deps(), Options{})[PathValidateClaim]
-	hook.LogConstructor = func(_ logr.Logger, req *admission.Request) logr.Logger {
-		return admission.DefaultLogConstructor(logr.FromSlogHandler(slog.NewJSONHandler(&log, nil)), req)
+	hook.LogConstructor = func(logr.Logger, *admission.Request) logr.Logger {
+		return logr.FromSlogHandler(slog.NewJSONHandler(&log, nil))
 	}
 	if got := post(t, hook, "", req); !got.Response.Allowed || log.Len() > 0 {
 		t.Errorf("an admission is logged at level 0: %s", &log)

@@ -58,12 +58,12 @@ func Handlers(d Deps, o Options) map[string]admission.Handler {
 	return handlers
 }
 
-// Webhooks returns the handlers ready to be registered with a webhook server.
+// Webhooks returns the handlers ready to be registered with a webhook server, through Serve.
 // path -> webhook
 func Webhooks(d Deps, o Options) map[string]*admission.Webhook {
 	out := map[string]*admission.Webhook{}
 	for path, h := range Handlers(d, o) {
-		out[path] = &admission.Webhook{Handler: h, WithContextFunc: withServerTimeout}
+		out[path] = &admission.Webhook{Handler: h, WithContextFunc: withServerTimeout, LogConstructor: plainLogger}
 	}
 	return out
 }

@@ -118,12 +118,12 @@ func sampled(ctx context.Context) bool { return trace.SpanContextFromContext(ctx
 // webhook makes a span of each request, as child of the caller's.
 func (t *tracing) webhook(path string, hook *admission.Webhook) http.Handler {
 	if t == nil {
-		return hook
+		return webhooks.Serve(hook)
 	}
 	hook.Handler = tracedHandler{hook.Handler}
 	name := func(operation string, _ *http.Request) string { return operation }
 	others := func(r *http.Request) bool { return r.UserAgent() != selfCheckAgent }
-	return otelhttp.NewHandler(hook, "admission "+path[1:],
+	return otelhttp.NewHandler(webhooks.Serve(hook), "admission "+path[1:],
 		append(slices.Clone(t.options), otelhttp.WithSpanNameFormatter(name), otelhttp.WithFilter(others))...)
 }
 

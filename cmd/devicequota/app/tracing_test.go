@@ -108,7 +108,7 @@ func TestWithoutTracingEverythingIsWhatItWas(t *testing.T) {
 	}
 	hook, admitter := denies(), ledger.New(nil, nil, ledger.Options{})
 	before := hook.Handler
-	if got := off.webhook(webhooks.PathValidateClaim, hook); got != http.Handler(hook) || fmt.Sprintf("%p", hook.Handler) != fmt.Sprintf("%p", before) {
+	if got := off.webhook(webhooks.PathValidateClaim, hook); got != webhooks.Serve(hook) || fmt.Sprintf("%p", hook.Handler) != fmt.Sprintf("%p", before) {
 		t.Error("the webhook is another one")
 	}
 	if got := off.admitter(admitter); got != webhooks.Admitter(admitter) {

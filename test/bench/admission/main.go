@@ -23,15 +23,19 @@ func main() {
 	flag.Float64Var(&o.scale, "scale", 1, "factor on the creates per round")
 	flag.StringVar(&o.only, "only", "", "regular expression: only cells whose \"subject, load\" it matches; the table needs all")
 	flag.StringVar(&o.profiles, "profiles", "", "folder for CPU profiles and metrics of each cell, its first 8 s; empty: none")
+	flag.BoolVar(&o.reviews, "reviews", false, "only compare the CPU of one answer, without an API server")
 	flag.StringVar(&o.nothing, "serve-nothing", "", "serve a webhook that does nothing at this address, and nothing else; for the benchmark itself")
 	flag.StringVar(&o.certDir, "cert-dir", "", "with -serve-nothing: folder of tls.crt and tls.key")
 	flag.StringVar(&o.write, "write", "", "Markdown file whose section between the admission markers is replaced; empty: print")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	var err error
-	if o.nothing != "" {
+	switch {
+	case o.nothing != "":
 		err = serveNothing(ctx, o.nothing, o.certDir)
-	} else {
+	case o.reviews:
+		err = printReviews()
+	default:
 		err = run(ctx, o)
 	}
 	stop()
@@ -45,7 +49,17 @@ type options struct {
 	rounds                int
 	scale                 float64
 	write, only, profiles string
+	reviews               bool
 	nothing, certDir      string
+}
+
+func printReviews() error {
+	line, err := reviews()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Print(line)
+	return err
 }
 
 func run(ctx context.Context, o options) (err error) {

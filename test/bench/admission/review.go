@@ -87,7 +87,7 @@ func handlers() (nothing, ours http.Handler, err error) {
 		Admitter: a, Coverage: a, Devices: a, Objects: nowhere{}, Recorder: recorder,
 		Explainer: webhooks.NewDeviceExplainer(func() *allocator.Inventory { return inventory }),
 	}, webhooks.Options{})
-	return doNothing(), hooks[webhooks.PathValidateClaim], nil
+	return doNothing(), webhooks.Serve(hooks[webhooks.PathValidateClaim]), nil
 }
 
 // reviewOfClaim is a review as kube-apiserver 1.37 sends it when a ServiceAccount creates a claim

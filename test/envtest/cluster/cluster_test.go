@@ -309,6 +309,9 @@ func TestStoreIsACompareAndSwap(t *testing.T) {
 	if _, err := r.store.Update(ctx, changed); !errors.Is(err, ledger.ErrConflict) {
 		t.Errorf("update from an older version: %v", err)
 	}
+	if stored, err := r.store.GetLive(ctx, "swap"); err != nil || len(stored.ManagedFields) > 0 {
+		t.Errorf("the managers of a ledger's fields are tracked: %v, %v", stored, err)
+	}
 	if err := r.store.Delete(ctx, created); !errors.Is(err, ledger.ErrConflict) {
 		t.Errorf("delete of an older version: %v", err)
 	}
