@@ -13,13 +13,15 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/devicequota/devicequota/test/harness"
 )
 
 func main() {
 	var o options
-	flag.IntVar(&o.rounds, "rounds", 3, "rounds per cell; the median is shown")
+	flag.IntVar(&o.rounds, "rounds", 3, "rounds per cell, at most; the median is shown")
+	flag.DurationVar(&o.limit, "limit", 7*time.Minute, "no round begins that would probably end later")
 	flag.Float64Var(&o.scale, "scale", 1, "factor on the creates per round")
 	flag.StringVar(&o.only, "only", "", "regular expression: only cells whose \"subject, load\" it matches; the table needs all")
 	flag.StringVar(&o.profiles, "profiles", "", "folder for CPU profiles and metrics of each cell, its first 8 s; empty: none")
@@ -49,6 +51,7 @@ type options struct {
 	rounds                int
 	scale                 float64
 	write, only, profiles string
+	limit                 time.Duration
 	reviews               bool
 	nothing, certDir      string
 }

@@ -16,18 +16,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// median returns the sample with the median throughput.
+// median returns the sample with the median throughput, of two the slower one.
 func median(s []sample) sample {
 	s = slices.Clone(s)
 	slices.SortFunc(s, func(a, b sample) int { return cmp.Compare(a.perSecond, b.perSecond) })
-	return s[len(s)/2]
+	return s[(len(s)-1)/2]
 }
 
 // table writes Markdown: a table per load, with ratios to the do-nothing webhook.
 func (b *bench) table(samples map[load]map[string][]sample) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, "Measured %s on %d cores (%s) with clients, API server, etcd and managers on the same machine; median of %d rounds, run in turn.\n",
-		time.Now().UTC().Format("2006-01-02"), runtime.NumCPU(), cpuModel(), b.o.rounds)
+		time.Now().UTC().Format("2006-01-02"), runtime.NumCPU(), cpuModel(), len(samples[loads[0]][doNothingName]))
+	w.WriteString(verdicts(b.subjects(), samples))
 	for _, l := range loads {
 		floor := median(samples[l][doNothingName])
 		fmt.Fprintf(&w, "\n**%s, %d creates**\n\n", l, int(float64(l.creates)*b.o.scale))
