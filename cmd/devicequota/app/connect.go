@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
@@ -121,30 +120,21 @@ func (i *instance) changed(ctx context.Context) (string, error) {
 // changedEvery is how often an upgrade of the API server is looked for.
 const changedEvery = 30 * time.Second
 
-// upgrades ends the manager after an upgrade of the API server that it has to take account of.
-type upgrades struct {
-	changed func(context.Context) (string, error)
-	every   time.Duration
-	log     logr.Logger
-}
-
-// NeedLeaderElection is false: every replica reads.
-func (*upgrades) NeedLeaderElection() bool { return false }
-
-// Start asks now and then until ctx ends. Replicas do not ask all at once, so that they do not
-// all end at once.
-func (u *upgrades) Start(ctx context.Context) error {
+// upgraded asks every so often and returns what has changed as an error, nil when ctx ends.
+// Replicas do not ask all at once, so that they do not all end at once.
+func (i *instance) upgraded(ctx context.Context, every time.Duration) error {
+	logger := log.FromContext(ctx).WithName("upgrades")
 	for {
-		timer := time.NewTimer(u.every + rand.N(u.every))
+		timer := time.NewTimer(every + rand.N(every))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
 		case <-timer.C:
 		}
-		change, err := u.changed(ctx)
+		change, err := i.changed(ctx)
 		if err != nil {
-			u.log.V(1).Info("API server not asked", "error", err.Error()) // whoever needs it says so
+			logger.V(1).Info("API server not asked", "error", err.Error()) // whoever needs it says so
 			continue
 		}
 		if change != "" {

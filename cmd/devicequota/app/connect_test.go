@@ -143,9 +143,8 @@ func TestTheManagerEndsWhenItsVersionIsServedNoMore(t *testing.T) {
 		t.Fatal(got.err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	o := &upgrades{changed: i.changed, every: time.Millisecond, log: logr.Discard()}
 	done := make(chan error, 1)
-	go func() { done <- o.Start(ctx) }()
+	go func() { done <- i.upgraded(ctx, time.Millisecond) }()
 	v1 := "v1"
 	server.served.Store(&v1)
 	const want = "resource.k8s.io/v1beta1 is served no more, v1 is: the manager has to start again"
@@ -153,7 +152,7 @@ func TestTheManagerEndsWhenItsVersionIsServedNoMore(t *testing.T) {
 		t.Errorf("want %q, got %v", want, err)
 	}
 	cancel()
-	if err := o.Start(ctx); err != nil {
+	if err := i.upgraded(ctx, time.Millisecond); err != nil {
 		t.Errorf("asked to end: %v", err)
 	}
 }

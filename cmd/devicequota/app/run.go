@@ -199,7 +199,7 @@ func (i *instance) newLedger(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return addAll(i.mgr, i.source, i.store, i.view, &upgrades{changed: i.changed, every: changedEvery, log: logger.WithName("upgrades")})
+	return addAll(i.mgr, i.source, i.store, i.view)
 }
 
 func (i *instance) onOpenShift() bool { return i.platform == cluster.OpenShift }
@@ -321,17 +321,21 @@ func (i *instance) addServers(ctx context.Context) error {
 	return i.mgr.Add(everywhere{"pprof", i.o.PprofAddress, mux})
 }
 
-// run runs the manager until ctx ends and the drain is over.
+// run runs the manager until ctx ends, or the API server was upgraded, and the drain is over.
 func (i *instance) run(ctx context.Context) error {
 	logger := log.FromContext(ctx)
 	logger.Info("starting", "version", Version(i.o.Version), "platform", i.platform, "resourceAPIVersion", i.api.Version, "allocation", i.o.Allocation)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	done := make(chan error, 1)
+	done, upgraded := make(chan error, 1), make(chan error, 1)
 	go func() { done <- i.mgr.Start(running) }()
+	go func() { upgraded <- i.upgraded(running, changedEvery) }()
+	var reason error
 	select {
 	case err := <-done:
 		return errors.Join(err, ctx.Err())
+	case reason = <-upgraded:
+		logger.Error(reason, "ending")
 	case <-ctx.Done():
 	}
 	logger.Info("draining", "delay", i.o.ShutdownDelay)
@@ -340,9 +344,9 @@ func (i *instance) run(ctx context.Context) error {
 	defer delay.Stop()
 	select {
 	case err := <-done:
-		return err
+		return errors.Join(reason, err)
 	case <-delay.C:
 	}
 	stop()
-	return <-done
+	return errors.Join(reason, <-done)
 }
