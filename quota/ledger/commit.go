@@ -90,7 +90,7 @@ func (a *account) run() {
 func (a *account) take() []*entry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	n := a.batchSize(a.queue)
+	n := min(len(a.queue), a.l.o.MaxBatch)
 	if n == 0 {
 		a.committing = false
 		a.queue = nil

@@ -33,8 +33,7 @@ type Options struct {
 	Wait time.Duration
 	// LiveInterval is the least time between the begins of two live observations. Defaults to DefaultLiveInterval.
 	LiveInterval time.Duration
-	// MaxBatch bounds the requests that one write admits; while none has waited for a second, it
-	// is fewer. Defaults to DefaultMaxBatch.
+	// MaxBatch bounds the requests that one write admits. Defaults to DefaultMaxBatch.
 	MaxBatch int
 	// MaxHolds bounds the holds in one ledger; beyond it requests are Busy. Advisory holds
 	// take at most half of it, those of one project three quarters, those of one name an eighth.
