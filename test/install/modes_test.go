@@ -322,7 +322,7 @@ func adminAccess(t *testing.T, cp *harness.ControlPlane) {
 	t.Helper()
 	namespace(t, cp, "admins", map[string]string{resourceapi.DRAAdminNamespaceLabelKey: "true"})
 	create(t, cp, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "tenants"},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:aggregate-to-edit"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "tenant"}}})
 	config := rest.CopyConfig(cp.Config)
 	config.Impersonate.UserName = "tenant"
