@@ -1,6 +1,7 @@
 package app
 
 import (
+	"crypto/tls"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -296,5 +297,17 @@ func TestCachesThatWereFilledAreNotAskedAgain(t *testing.T) {
 	}
 	if asked != 3 {
 		t.Errorf("asked %d times, want 3", asked)
+	}
+}
+
+func TestServersSpeakHTTP1Alone(t *testing.T) {
+	for minimum, want := range map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13} {
+		o := DefaultOptions()
+		o.TLSMinVersion = minimum
+		c := &tls.Config{NextProtos: []string{"h2"}}
+		o.minTLS(c)
+		if diff := cmp.Diff([]string{"http/1.1"}, c.NextProtos); diff != "" || c.MinVersion != want {
+			t.Errorf("%s: least version %x, protocols (-want +got):\n%s", minimum, c.MinVersion, diff)
+		}
 	}
 }

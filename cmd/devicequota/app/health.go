@@ -40,7 +40,6 @@ func (d *draining) check(*http.Request) error {
 
 // leave makes clients go elsewhere during the drain: an API server keeps its connection as
 // long as it can, and a request that comes just when the connection is closed would fail.
-// An HTTP/2 server turns the header into GOAWAY and answers what is under way.
 func (d *draining) leave(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if d.on.Load() {
