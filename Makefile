@@ -44,6 +44,7 @@ build: ## Build the programs into bin/
 .PHONY: test
 test: controlplane ## Run all tests, with the race detector, against a real API server
 	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -race -timeout 20m ./...
+	$(GO) test -run '^TestExhaustive$$' ./quota/ledger
 	@$(MAKE) test-nested
 
 .PHONY: test-nested

@@ -59,6 +59,9 @@ type exploration struct {
 	stopped bool
 }
 
+// underRace is how many executions per world there are with the race detector.
+const underRace = 400
+
 // explore returns when every interleaving was explored, or one violates an invariant.
 func (x *explorer) explore() (violation string, lines []string) {
 	for {
@@ -86,7 +89,7 @@ func (x *explorer) explore() (violation string, lines []string) {
 		for i >= 0 && x.choice[i]+1 >= x.fan[i] {
 			i--
 		}
-		if i < 0 {
+		if i < 0 || raceDetector && x.runs >= underRace {
 			return "", nil
 		}
 		x.choice, x.fan = x.choice[:i+1], x.fan[:i+1]
