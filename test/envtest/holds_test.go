@@ -29,7 +29,7 @@ import (
 func TestAProjectUnderManyQuotasIsHeldByTheTightest(t *testing.T) {
 	tn := newTenant(t, 1, hard(string(gpuKey), "5"))
 	var names []string
-	for i := range 20 {
+	for i := range 8 {
 		q := tn.quota(hard(string(gpuKey), "1000"))
 		q.Name = fmt.Sprintf("%c-%s-%d", "az"[i%2], tn.name[:20], i) // half of them before and after it
 		names = append(names, q.Name)
