@@ -67,7 +67,7 @@ func verdicts(subjects []subject, samples map[load]map[string][]sample) string {
 		}
 	}
 	var w strings.Builder
-	w.WriteString("\n| goal |")
+	w.WriteString("\nWhat is reached of each goal:\n\n| goal |")
 	for _, s := range ours {
 		fmt.Fprintf(&w, " %s |", strings.TrimPrefix(s.name, "devicequota, "))
 	}
