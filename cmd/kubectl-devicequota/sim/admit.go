@@ -174,8 +174,7 @@ func (c *Cluster) admit(ctx context.Context, a *attempt) error {
 		return nil
 	}
 	if problem := c.adminNamespace(a); problem != "" {
-		a.refuse(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, problem)
-		return nil
+		a.Warnings = append(a.Warnings, problem)
 	}
 	if a.op == admissionv1.Update && !r.updates || c.exemptObject(m) {
 		return nil

@@ -32,8 +32,9 @@ func immutable(a *attempt) string {
 	return fmt.Sprintf("%s %q is invalid: spec: Invalid value: field is immutable", a.Object.Kind, a.Object.Name)
 }
 
-// adminNamespace returns what the API server says of adminAccess in a namespace that is not
-// labelled for it. It says so before it asks validating webhooks.
+// adminNamespace returns a warning about adminAccess in a namespace that is not labelled for it: the
+// API server would refuse it. It is no refusal here, where the webhooks decide, and the namespace
+// may be known by its name alone.
 // Source: k8s.io/kubernetes pkg/registry/resource, AuthorizedForAdmin (v1.37).
 func (c *Cluster) adminNamespace(a *attempt) string {
 	if kind := kindOf(a.obj); a.op != admissionv1.Create || kind != "ResourceClaim" && kind != "ResourceClaimTemplate" {
@@ -52,8 +53,8 @@ func (c *Cluster) adminNamespace(a *attempt) string {
 		if p := c.state.projects[claim.Namespace]; p != nil && p.meta.Labels[resourceapi.DRAAdminNamespaceLabelKey] == "true" {
 			return ""
 		}
-		return fmt.Sprintf("%s.resource.k8s.io %q is invalid: spec.devices.requests[%d].adminAccess: Forbidden: admin access to devices requires the `%s: true` label on the containing namespace",
-			kindOf(a.obj), a.Object.Name, i, resourceapi.DRAAdminNamespaceLabelKey)
+		return fmt.Sprintf("spec.devices.requests[%d].adminAccess: the API server refuses it unless namespace %q has the label %s=true",
+			i, claim.Namespace, resourceapi.DRAAdminNamespaceLabelKey)
 	}
 	return ""
 }

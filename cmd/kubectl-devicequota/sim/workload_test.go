@@ -238,13 +238,14 @@ func TestWhatExistsIsNotCreatedAgain(t *testing.T) {
 	}
 }
 
-// The API server wants a label on namespaces with adminAccess, before it asks any webhook.
-func TestAdminAccessNeedsALabelledNamespace(t *testing.T) {
+// The API server wants a label on namespaces with adminAccess; the webhooks do not.
+func TestAdminAccessInANamespaceWithoutTheLabelIsAWarning(t *testing.T) {
 	t.Parallel()
 	spy := claim("spy", 1)
 	spy.Spec.Devices.Requests[0].Exactly.AdminAccess = ptr.To(true)
 	c := newCluster(t, limit("q", devicesKey, "0"))
-	if r := create(t, c, spy); r.Allowed || r.Reason != "Invalid" || !strings.Contains(r.Message, "requires the `resource.kubernetes.io/admin-access: true` label") {
+	const warning = `namespace "a" has the label resource.kubernetes.io/admin-access=true`
+	if r := create(t, c, spy); !r.Allowed || !strings.Contains(strings.Join(r.Warnings, "\n"), warning) {
 		t.Errorf("got %+v", r)
 	}
 	labelled := namespace("a")
@@ -252,7 +253,8 @@ func TestAdminAccessNeedsALabelledNamespace(t *testing.T) {
 	if err := c.Apply(t.Context(), labelled); err != nil {
 		t.Fatal(err)
 	}
-	if r := create(t, c, spy); !r.Allowed {
+	spy.Name = "labelled"
+	if r := create(t, c, spy); !r.Allowed || strings.Contains(strings.Join(r.Warnings, "\n"), warning) {
 		t.Errorf("got %+v", r)
 	}
 }
