@@ -245,10 +245,15 @@ func (m mode) play(t *testing.T, cp *harness.ControlPlane, kubeconfig string) {
 		t.Errorf("caBundle after an upgrade: %q", got)
 	}
 	admits(t, cp)
+	r.terminate(t) // as long as it has its rights
 	if err := helmUninstall(t, cp, mainChart); err != nil {
 		t.Fatal(err)
 	}
-	r.terminate(t)
+	// Helm does not take over what another made, and that stays.
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: harness.Namespace, Name: "devicequota-tls"}}
+	if err := client.IgnoreNotFound(cp.Client.Delete(t.Context(), s)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func installCRD(t *testing.T, cp *harness.ControlPlane, file string) {
