@@ -43,10 +43,9 @@ func (n *ledgerNews) heard(name string, l *v1alpha1.DeviceLedger) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	before := n.last[name]
-	switch {
-	case l == nil:
+	if l == nil {
 		delete(n.last, name)
-	default:
+	} else {
 		n.last[name] = l
 	}
 	switch {

@@ -84,7 +84,7 @@ func ask(t testing.TB, h http.Handler, traceparent, agent, namespace string) {
 func attributes(s sdktrace.ReadOnlySpan) map[string]string {
 	out := map[string]string{}
 	for _, a := range s.Attributes() {
-		out[string(a.Key)] = a.Value.Emit()
+		out[string(a.Key)] = a.Value.String()
 	}
 	return out
 }
