@@ -110,6 +110,7 @@ func TestManyCreatesAndDeletesLeaveNothing(t *testing.T) {
 				if used := s.Ledger.Status.Used[keyA]; used.Value() != 0 || len(s.Ledger.Status.Holds) != 0 {
 					t.Errorf("want nothing used or held, got %s and %d holds", used.String(), len(s.Ledger.Status.Holds))
 				}
+				synctest.Wait() // the commit that answered may still be ending
 				if a := l.account(quotaName(0)); len(a.seen)+len(a.queue) > 0 || a.committing {
 					t.Errorf("replica %d still remembers %d holds and %d requests", i, len(a.seen), len(a.queue))
 				}
@@ -148,6 +149,7 @@ func flood(t *testing.T, v *tide, ledgers []*Ledger, from, n int) {
 		})
 	}
 	wg.Wait()
+	synctest.Wait()
 	for i, l := range ledgers {
 		if a := l.account(quotaName(0)); len(a.own) > 200 {
 			t.Errorf("replica %d remembers %d of its own holds, of which most have ended", i, len(a.own))
