@@ -25,6 +25,9 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
+// metricName is the label that holds the name of a series.
+const metricName = "__name__"
+
 // step is the time between two scrapes, and between two evaluations of an alert.
 const step = 30 * time.Second
 
@@ -152,7 +155,7 @@ func scraped(t *testing.T, length time.Duration) (history, time.Time) {
 		before := exposition(t, fmt.Sprintf("replica-%d-before.prom", i), target)
 		after := exposition(t, fmt.Sprintf("replica-%d-after.prom", i), target)
 		for _, s := range before {
-			if s.Metric.Get(labels.MetricName) == "process_start_time_seconds" && begin.IsZero() {
+			if s.Metric.Get(metricName) == "process_start_time_seconds" && begin.IsZero() {
 				begin = time.Unix(int64(s.F), 0).Add(time.Minute)
 			}
 		}
@@ -168,7 +171,7 @@ func scraped(t *testing.T, length time.Duration) (history, time.Time) {
 			}
 		}
 		// What Prometheus itself adds for a target.
-		up := labels.NewBuilder(labels.FromMap(target)).Set(labels.MetricName, "up").Labels()
+		up := labels.NewBuilder(labels.FromMap(target)).Set(metricName, "up").Labels()
 		for at := begin; !at.After(begin.Add(length)); at = at.Add(step) {
 			h.add(up, at, 1)
 		}
@@ -288,7 +291,7 @@ func (r rule) fires(t *testing.T, h history, from, to time.Time) (promql.Sample,
 // expand returns an annotation as the receiver of the alert reads it.
 func (r rule) expand(text string, s promql.Sample) (string, error) {
 	values := s.Metric.Map()
-	delete(values, labels.MetricName)
+	delete(values, metricName)
 	const defs = "{{$labels := .Labels}}{{$value := .Value}}"
 	return template.NewTemplateExpander(context.Background(), defs+text, r.Alert, template.AlertTemplateData(values, nil, "", s),
 		model.Time(s.T), nil, nil, []string{"missingkey=error"}).Expand()
