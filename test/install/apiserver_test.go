@@ -105,14 +105,18 @@ func eventually(t *testing.T, within time.Duration, check func(ctx context.Conte
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+	var last error // what the deadline itself ended says nothing
 	for {
 		err := check(ctx)
 		if err == nil {
 			return
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("after %v: %v", within, err)
+			t.Fatalf("after %v: %v", within, last)
 		case <-tick.C:
 		}
 	}

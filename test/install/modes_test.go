@@ -366,12 +366,12 @@ func allocates(t *testing.T, cp *harness.ControlPlane, audit *auditLog) {
 			return err
 		}
 	}
-	eventually(t, time.Minute, allocated("allocated"))
+	eventually(t, 3*time.Minute, allocated("allocated"))
 	gone := func(name string) {
 		if err := cp.Client.Delete(ctx, claim("a1", name, 2)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, time.Minute, func(ctx context.Context) error {
+		eventually(t, 3*time.Minute, func(ctx context.Context) error {
 			if err := cp.Client.Get(ctx, client.ObjectKey{Namespace: "a1", Name: name}, &resourceapi.ResourceClaim{}); !apierrors.IsNotFound(err) {
 				return fmt.Errorf("the claim is not released: %w", err)
 			}
@@ -393,7 +393,7 @@ func allocates(t *testing.T, cp *harness.ControlPlane, audit *auditLog) {
 	}
 	before := len(audit.events(t))
 	create(t, cp, claim("a1", "unbound", 2))
-	eventually(t, time.Minute, func(context.Context) error {
+	eventually(t, 3*time.Minute, func(context.Context) error {
 		for _, e := range audit.events(t)[before:] {
 			if (rightOf(e) == right{group: resourceapi.GroupName, resource: "resourceclaims/status", verb: "update"}) && e.ResponseStatus.Code >= 400 {
 				return nil
@@ -405,7 +405,7 @@ func allocates(t *testing.T, cp *harness.ControlPlane, audit *auditLog) {
 	if err := cp.Client.Update(ctx, role); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, time.Minute, allocated("unbound"))
+	eventually(t, 3*time.Minute, allocated("unbound"))
 	used(right{group: resourceapi.GroupName, resource: "resourceclaims/binding", verb: "update"})
 	gone("unbound")
 	if err := cp.Client.Delete(ctx, slice); err != nil {
