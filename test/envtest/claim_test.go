@@ -13,8 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/devicequota/devicequota/test/harness"
 )
 
 func TestClaimsAreAdmittedUpToTheLimitOverAllProjects(t *testing.T) {
@@ -185,7 +183,7 @@ func TestAManagerRestartInTheMiddleLosesNothing(t *testing.T) {
 	create(t, claim(tn.namespaces[0], "before", "gpu.nvidia.com", 2))
 	managers[0].Kill()
 	create(t, claim(tn.namespaces[1], "during", "gpu.nvidia.com", 2))
-	m, err := cp.StartManager(t.Context(), harness.ManagerOptions{})
+	m, err := startManager(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ import (
 // thirdManager runs beside the two that all tests share, until the test ends.
 func thirdManager(t *testing.T) *harness.Manager {
 	t.Helper()
-	m, err := cp.StartManager(t.Context(), harness.ManagerOptions{})
+	m, err := startManager(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestKilledReplicasNeitherOvershootNorLeak(t *testing.T) {
 	var killer sync.WaitGroup
 	killer.Go(func() {
 		for {
-			m, err := cp.StartManager(context.Background(), harness.ManagerOptions{})
+			m, err := startManager(context.Background())
 			if err != nil {
 				t.Errorf("start a replica: %v", err)
 				return
