@@ -59,6 +59,7 @@ func (p *Projection) apply(ctx context.Context, key projectionKey, now *projecte
 	if exists {
 		obj.SetUID(stored.uid)
 		obj.SetResourceVersion(stored.rv)
+		obj.SetManagedFields(unmanaged())
 		err = p.o.Client.Update(ctx, obj)
 	} else {
 		err = p.o.Client.Create(ctx, obj)

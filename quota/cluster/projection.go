@@ -28,9 +28,10 @@ type ProjectionOptions struct {
 	Platform Platform
 	// Budget is how many projections are written per second of those that only see another
 	// total, so long as that is enough to write each of them once a minute. Zero means
-	// DefaultBudget. Projects in which something changed have four times as much, of their own.
+	// DefaultBudget. Projects in which something changed have ten times as much, of their own.
 	Budget float64
-	// Workers is how many are written at the same time. Zero means 8.
+	// Workers is how many are written at the same time. After each write a worker rests, the
+	// longer the write took: an API server that is busy has admission to serve first. Zero means 4.
 	Workers int
 	// Interval is the least time between two writes of one quota's status. Zero means DefaultInterval.
 	Interval time.Duration
@@ -40,7 +41,7 @@ type ProjectionOptions struct {
 }
 
 // DefaultBudget is in writes per second.
-const DefaultBudget = 50.0
+const DefaultBudget = 20.0
 
 // within is what the budget grows for: everything that waits is written in this time.
 const within = 50 * time.Second
@@ -88,7 +89,7 @@ func NewProjection(o ProjectionOptions) *Projection {
 		o.Budget = DefaultBudget
 	}
 	if o.Workers == 0 {
-		o.Workers = 8
+		o.Workers = 4
 	}
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
@@ -227,12 +228,32 @@ func (p *Projection) work(ctx context.Context) {
 		}
 		wg.Go(func() {
 			defer func() { <-free }()
+			begun := p.o.Clock.Now()
 			wrote, err := p.project(ctx, key)
 			p.finish(key, err)
 			if !wrote {
 				p.giveBack(paid)
+				return
 			}
+			p.rest(ctx, p.o.Clock.Since(begun))
 		})
+	}
+}
+
+// maxRest bounds how long a worker rests after a write, so that a slow API server still gets
+// some ten of them per second.
+const maxRest = 200 * time.Millisecond
+
+// rest waits twice as long as the last write took.
+func (p *Projection) rest(ctx context.Context, took time.Duration) {
+	if took <= 0 {
+		return
+	}
+	timer := p.o.Clock.NewTimer(min(2*took, maxRest))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C():
 	}
 }
 
@@ -250,10 +271,10 @@ func newPacer(now time.Time) *pacer {
 
 // urgentFactor is how much more than the budget may be written of what is urgent. That is bounded by
 // itself: each change is written once per quota and second in its own project.
-const urgentFactor = 4
+const urgentFactor = 10
 
 // restTurn: of so many writes one is of the rest, when both wait.
-const restTurn = 4
+const restTurn = 10
 
 // idle is how long to wait when nothing is queued: what waits for a time does not wake.
 const idle = 100 * time.Millisecond

@@ -156,7 +156,8 @@ func (s *Store) Update(ctx context.Context, l *v1alpha1.DeviceLedger) (*v1alpha1
 }
 
 // unmanaged are the managed fields of an object that the API server shall not track the managers
-// of: ledgers have one, and tracking their holds one by one costs more than all else of a write.
+// of: ledgers and projections have one, and tracking the holds of a ledger one by one costs more
+// than all else of a write.
 //
 // Source: https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields;
 // what has none is not tracked (k8s.io/apimachinery/pkg/util/managedfields, skipNonAppliedManager).

@@ -15,6 +15,16 @@ import (
 // maxFailures is how many calls of the store may fail in one commit before it is an outage.
 const maxFailures = 3
 
+// A committer gives way between two batches for about as long as the last took, at most
+// maxPause; a commit shorter than minPause was no call of an API server, that others could lose to.
+const (
+	minPause = time.Millisecond
+	maxPause = 100 * time.Millisecond
+)
+
+// maxBackoff bounds the wait after a conflict: somebody else has made progress then, and gives way.
+const maxBackoff = 64 * time.Millisecond
+
 // entry is one request, or one settle, that waits for an account's committer.
 type entry struct {
 	ctx context.Context
@@ -82,7 +92,24 @@ func (a *account) run() {
 		if len(batch) == 0 {
 			return
 		}
+		begun := a.l.o.Clock.Now()
 		a.commit(batch)
+		a.giveWay(a.l.o.Clock.Since(begun))
+	}
+}
+
+// giveWay lets other replicas write when requests wait here already. The replica that wrote last
+// knows the newest ledger, the others have to read it first: without a pause it would win each
+// time, and their requests wait for seconds. What comes meanwhile joins the next batch.
+func (a *account) giveWay(took time.Duration) {
+	a.mu.Lock()
+	var first context.Context
+	if len(a.queue) > 0 {
+		first = a.queue[0].ctx
+	}
+	a.mu.Unlock()
+	if took = min(took, maxPause); first != nil && took >= minPause {
+		sleep(first, a.l.o.Clock, took/2+a.l.jitter(took))
 	}
 }
 
@@ -204,7 +231,7 @@ func (a *account) backoff(ctx context.Context, try int) {
 	if try == 0 {
 		return
 	}
-	limit := min(4*time.Millisecond<<min(try, 6), 200*time.Millisecond)
+	limit := min(4*time.Millisecond<<min(try, 6), maxBackoff)
 	sleep(ctx, a.l.o.Clock, a.l.jitter(limit))
 }
 
