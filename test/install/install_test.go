@@ -20,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -228,12 +227,9 @@ func TestInstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	uninstalled(t, cp)
+	kept(t, cp)
 	if err := cp.Client.Get(ctx, client.ObjectKey{Name: "a"}, &quotav1.ClusterResourceQuota{}); err != nil {
 		t.Errorf("quotas are gone: %v", err)
-	}
-	var crds apiextensionsv1.CustomResourceDefinitionList
-	if err := cp.Client.List(ctx, &crds); err == nil && len(crds.Items) < 4 {
-		t.Errorf("%d CRDs are left", len(crds.Items))
 	}
 	if err := cp.Client.Create(ctx, claim("a1", "after", 100)); err != nil {
 		t.Errorf("a claim after the uninstallation: %v", err)
@@ -256,6 +252,22 @@ func uninstalled(t *testing.T, cp *harness.ControlPlane) {
 		}
 		if err := cp.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o.DeepCopy()); !apierrors.IsNotFound(err) {
 			t.Errorf("%s is left (%v)", key(o), err)
+		}
+	}
+}
+
+// kept checks that the CRDs, and with them all quotas, outlive their release.
+func kept(t *testing.T, cp *harness.ControlPlane) {
+	t.Helper()
+	crds := mustRender(t, crdChart, values{})
+	if len(crds) != 4 {
+		t.Errorf("the chart has %d objects, want 4 CRDs", len(crds))
+	}
+	for _, crd := range crds {
+		if err := cp.Client.Get(t.Context(), client.ObjectKeyFromObject(crd), crd); err != nil {
+			t.Errorf("%s is gone: %v", key(crd), err)
+		} else if crd.GetDeletionTimestamp() != nil {
+			t.Errorf("%s is being deleted", key(crd))
 		}
 	}
 }

@@ -256,6 +256,30 @@ func (m mode) play(t *testing.T, cp *harness.ControlPlane, kubeconfig string) {
 	}
 }
 
+// TestAnotherIssuersSecretIsNotTakenOver shows what docs/upgrade.md says of a change to selfSigned.
+func TestAnotherIssuersSecretIsNotTakenOver(t *testing.T) {
+	cp := startAPIServer(t, nil)
+	foreign(t, cp, monitoringKinds()...)
+	if err := helmInstall(t, cp, mainChart, parseValues(t, "{platform: kubernetes, tls: {mode: certManager}}")); err != nil {
+		t.Fatal(err)
+	}
+	newIssuer(t).issue(t, cp, "devicequota-tls", host)
+	issued, err := tlsSecret(t.Context(), cp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const refusal = `Secret "devicequota-tls" in namespace "` + harness.Namespace + `" exists and cannot be imported into the current release`
+	if err := helmUpgrade(t, cp, mainChart, parseValues(t, "{platform: kubernetes}")); err == nil || !strings.Contains(err.Error(), refusal) {
+		t.Errorf("an upgrade to selfSigned beside the issuer's Secret: %v", err)
+	}
+	if err := helmUpgrade(t, cp, mainChart, parseValues(t, "{platform: kubernetes, tls: {secretName: devicequota-own-tls}}")); err != nil {
+		t.Errorf("an upgrade to selfSigned with a Secret of its own: %v", err)
+	}
+	if s, err := tlsSecret(t.Context(), cp); err != nil || s.ResourceVersion != issued.ResourceVersion {
+		t.Errorf("the issuer's Secret was changed: %v, %v", s, err)
+	}
+}
+
 func installCRD(t *testing.T, cp *harness.ControlPlane, file string) {
 	t.Helper()
 	if _, err := envtest.InstallCRDs(cp.Config, envtest.CRDInstallOptions{
