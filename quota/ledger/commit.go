@@ -23,7 +23,7 @@ const (
 )
 
 // maxBackoff bounds the wait after a conflict: somebody else has made progress then, and gives way.
-const maxBackoff = 64 * time.Millisecond
+const maxBackoff = 32 * time.Millisecond
 
 // entry is one request, or one settle, that waits for an account's committer.
 type entry struct {
@@ -109,7 +109,7 @@ func (a *account) giveWay(took time.Duration) {
 	}
 	a.mu.Unlock()
 	if took = min(took, maxPause); first != nil && took >= minPause {
-		sleep(first, a.l.o.Clock, took/2+a.l.jitter(took))
+		sleep(first, a.l.o.Clock, took/2+a.l.jitter(took+took/2))
 	}
 }
 

@@ -1,8 +1,12 @@
 package ledger
 
 import (
+	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,4 +73,66 @@ func parallelCreates(t *testing.T) {
 	if used.Value() != places {
 		t.Errorf("want use and holds of %d together, got %s", places, used.String())
 	}
+}
+
+// distant is a store far away: what is read is old when it arrives, what is written arrives late.
+type distant struct{ Store }
+
+const distance = 10 * time.Millisecond
+
+func (s distant) GetLive(ctx context.Context, name string) (*v1alpha1.DeviceLedger, error) {
+	defer time.Sleep(distance)
+	return s.Store.GetLive(ctx, name)
+}
+
+func (s distant) Update(ctx context.Context, l *v1alpha1.DeviceLedger) (*v1alpha1.DeviceLedger, error) {
+	time.Sleep(distance)
+	return s.Store.Update(ctx, l)
+}
+
+// A replica that always has requests would win each race for the ledger, which it alone knows as
+// it is, if it did not give way.
+func TestAReplicaThatAlwaysHasRequestsLetsTheOthersWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{}, 4, 1, 2, 1_000_000)
+		w.free, w.current = true, true
+		store := distant{NewMemoryStore(clock.RealClock{})}
+		var ledgers [2]*Ledger
+		for i, r := range w.replicas {
+			ledgers[i] = New(store, &viewOf{r, r.inc}, Options{Clock: r.ledger.o.Clock, MaxHolds: 1_000_000, Rand: rand.NewPCG(1, uint64(i))})
+		}
+		var next atomic.Int64
+		ask := func(l *Ledger) {
+			i := int(next.Add(1))
+			if d, err := l.Admit(t.Context(), w.claim(i, nsName(i%4), fmt.Sprint(i), 1)); err != nil || d.Verdict != Allowed {
+				t.Errorf("want it admitted, got verdict %d, error %v", d.Verdict, err)
+			}
+		}
+		ask(ledgers[0])
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						ask(ledgers[0])
+					}
+				}
+			})
+		}
+		var took []time.Duration
+		for range 20 {
+			begun := time.Now()
+			ask(ledgers[1])
+			took = append(took, time.Since(begun))
+		}
+		close(stop)
+		wg.Wait()
+		if worst := slices.Max(took); worst > 50*distance {
+			t.Errorf("the other replica's requests took %v at calls of %v", took, distance)
+		}
+	})
 }
