@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"time"
 
 	"github.com/go-logr/logr"
 	quotav1 "github.com/openshift/api/quota/v1"
@@ -99,8 +98,8 @@ func Start(o Options) (*ControlPlane, error) {
 	env := &envtest.Environment{
 		Scheme:                   scheme,
 		BinaryAssetsDirectory:    assets,
-		ControlPlaneStartTimeout: 2 * time.Minute,
-		ControlPlaneStopTimeout:  time.Minute,
+		ControlPlaneStartTimeout: patience,
+		ControlPlaneStopTimeout:  patience,
 		AttachControlPlaneOutput: o.Output,
 	}
 	args := env.ControlPlane.GetAPIServer().Configure()

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -48,18 +49,26 @@ var build struct {
 	path string
 }
 
-// Binary builds cmd/devicequota once per process and returns its path.
+// Binary builds cmd/devicequota once per process and returns its path. Packages that are tested at
+// the same time share the file: one builds it, and nobody runs what is half written.
 func Binary(ctx context.Context) (string, error) {
 	build.Lock()
 	defer build.Unlock()
 	if build.path != "" {
 		return build.path, nil
 	}
-	args := []string{"build", "-o", filepath.Join(Root(), "bin", "devicequota")}
+	name, flags := "devicequota", []string{}
 	if raceDetector {
-		args = []string{"build", "-race", "-o", filepath.Join(Root(), "bin", "devicequota-race")}
+		name, flags = "devicequota-race", []string{"-race"}
 	}
-	path := args[len(args)-1]
+	path := filepath.Join(Root(), "bin", name)
+	unlock, err := lockFile(path + ".lock")
+	if err != nil {
+		return "", fmt.Errorf("build manager: %w", err)
+	}
+	defer unlock()
+	// What is built is up to date as long as the code is: no commit and no other file changes it.
+	args := append([]string{"build", "-buildvcs=false", "-o", path}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/devicequota")...)
 	cmd.Dir = Root()
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -67,6 +76,21 @@ func Binary(ctx context.Context) (string, error) {
 	}
 	build.path = path
 	return path, nil
+}
+
+// lockFile waits until no other process holds the lock.
+func lockFile(path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil // which gives the lock up
 }
 
 // StartManager starts a manager process behind the webhooks' address.
@@ -81,6 +105,27 @@ func (c *ControlPlane) StartManager(ctx context.Context, o ManagerOptions) (*Man
 	if err != nil {
 		return nil, err
 	}
+	for attempt := 1; ; attempt++ {
+		m, err := c.startManager(o, kubeconfig)
+		if err != nil {
+			return nil, err
+		}
+		if o.NotReady {
+			return m, nil
+		}
+		if err = m.WaitReady(ctx); err == nil {
+			return m, nil
+		}
+		err = errors.Join(err, m.Stop())
+		// Ports that were free when they were chosen need not be so any more when it listens.
+		if attempt == 3 || !strings.Contains(m.Log(), syscall.EADDRINUSE.Error()) {
+			return nil, err
+		}
+	}
+}
+
+// startManager starts the process at ports that are free now.
+func (c *ControlPlane) startManager(o ManagerOptions, kubeconfig string) (*Manager, error) {
 	ports, err := freePorts(2)
 	if err != nil {
 		return nil, err
@@ -109,12 +154,6 @@ func (c *ControlPlane) StartManager(ctx context.Context, o ManagerOptions) (*Man
 		close(m.done)
 	}()
 	c.webhook.add(m.Address)
-	if o.NotReady {
-		return m, nil
-	}
-	if err := m.WaitReady(ctx); err != nil {
-		return nil, errors.Join(err, m.Stop())
-	}
 	return m, nil
 }
 
@@ -146,10 +185,10 @@ func (c *ControlPlane) managerKubeconfig(identity string) (string, error) {
 	return path, os.WriteFile(path, kubeconfig, 0o600)
 }
 
-// WaitReady waits until the manager is ready, at most a minute.
+// WaitReady waits until the manager is ready. The error tells that it ended, or that it takes too long.
 func (m *Manager) WaitReady(ctx context.Context) error {
 	last := errors.New("not asked")
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		select {
 		case <-m.done:
 			return false, fmt.Errorf("manager ended: %w", m.err)
@@ -188,9 +227,9 @@ func (m *Manager) Stop() error {
 	_ = m.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	select {
 	case <-m.done:
-	case <-time.After(45 * time.Second):
+	case <-time.After(90 * time.Second): // twice what its own delay and timeout add up to
 		m.Kill()
-		return errors.New("manager did not end in 45 s after SIGTERM")
+		return errors.New("manager did not end in 90 s after SIGTERM")
 	}
 	m.cp.webhook.remove(m.Address)
 	return nil
@@ -235,7 +274,21 @@ func (b *logBuffer) String() string {
 	return b.buf.String()
 }
 
-// freePorts returns loopback ports that were free a moment ago.
+// FreeAddress returns a loopback address that was free a moment ago.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	ports, err := freePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))
+}
+
+// given are the ports that freePorts returned.
+var given sync.Map
+
+// freePorts returns loopback ports that were free a moment ago, each only once: whom it was given
+// to may not listen yet.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	var open []net.Listener
@@ -244,13 +297,16 @@ func freePorts(n int) ([]int, error) {
 			_ = l.Close() // given up
 		}
 	}()
-	for range n {
+	for len(ports) < n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}
 		open = append(open, l)
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		port := l.Addr().(*net.TCPAddr).Port
+		if _, before := given.LoadOrStore(port, true); !before {
+			ports = append(ports, port)
+		}
 	}
 	return ports, nil
 }

@@ -85,11 +85,14 @@ func (c *ControlPlane) waitAPIServer(ctx context.Context, p *Process) error {
 func waitUntil(ctx context.Context, d time.Duration, f func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, d, true, func(ctx context.Context) (bool, error) {
-		last = f(ctx)
-		return last == nil, nil
+		now := f(ctx)
+		if last == nil || ctx.Err() == nil { // what fails because the time is over tells nothing
+			last = now
+		}
+		return now == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%w: %w", err, last)
+		return errors.Join(last, err)
 	}
 	return nil
 }
