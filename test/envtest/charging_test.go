@@ -16,6 +16,7 @@ import (
 
 	"github.com/devicequota/devicequota/quota"
 	"github.com/devicequota/devicequota/quota/v1alpha1"
+	"github.com/devicequota/devicequota/test/harness"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 func (tn *tenant) annotate(annotations map[string]string, limit corev1.ResourceList) {
 	tn.t.Helper()
 	var changed uint64
-	eventually(tn.t, "change the quota", func(ctx context.Context) error { // its status is written all the while
+	harness.Eventually(tn.t, "change the quota", func(ctx context.Context) error { // its status is written all the while
 		q := tn.quota(nil)
 		if err := cp.Client.Get(ctx, client.ObjectKeyFromObject(q), q); err != nil {
 			return err
@@ -43,7 +44,7 @@ func (tn *tenant) annotate(annotations map[string]string, limit corev1.ResourceL
 		changed, err = quota.ParseVersion(q.ResourceVersion)
 		return err
 	})
-	eventually(tn.t, "changed quota in force", func(ctx context.Context) error {
+	harness.Eventually(tn.t, "changed quota in force", func(ctx context.Context) error {
 		l, err := tn.ledger(ctx)
 		if err != nil {
 			return err
@@ -234,7 +235,7 @@ func TestABypassByAnotherClassIsSeenByASelectorKey(t *testing.T) {
 	create(t, claim(tn.namespaces[0], "two", "other-name-for-gpus", 1))
 	tn.wantUsed(hard(string(gpuKey), "1", key, "2"))
 	wantDenied(t, cp.Client.Create(t.Context(), claim(tn.namespaces[0], "three", "other-name-for-gpus", 1)), key)
-	eventually(t, "the condition AliasedKey", func(ctx context.Context) error {
+	harness.Eventually(t, "the condition AliasedKey", func(ctx context.Context) error {
 		l, err := tn.ledger(ctx)
 		if err != nil {
 			return err

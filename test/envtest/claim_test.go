@@ -69,7 +69,7 @@ func TestGeneratedNamesAreHeldUnderTheFinalName(t *testing.T) {
 func TestFiftyParallelCreatesForTenPlacesAdmitExactlyTen(t *testing.T) {
 	tn := newTenant(t, 5, hard(string(gpuKey), "10"))
 	got := race(t, 50, func(ctx context.Context, i int) error {
-		return cp.Client.Create(ctx, claim(tn.namespaces[i%5], fmt.Sprintf("c%d", i), "gpu.nvidia.com", 1))
+		return answered(ctx, claim(tn.namespaces[i%5], fmt.Sprintf("c%d", i), "gpu.nvidia.com", 1))
 	})
 	if got.admitted != 10 || len(got.other) != 0 {
 		t.Errorf("admitted %d of 10 places, denied %d, other answers: %v", got.admitted, got.denied, got.other)
@@ -182,7 +182,9 @@ func TestAManagerRestartInTheMiddleLosesNothing(t *testing.T) {
 	tn := newTenant(t, 2, hard(string(gpuKey), "6"))
 	create(t, claim(tn.namespaces[0], "before", "gpu.nvidia.com", 2))
 	managers[0].Kill()
-	create(t, claim(tn.namespaces[1], "during", "gpu.nvidia.com", 2))
+	if err := answered(t.Context(), claim(tn.namespaces[1], "during", "gpu.nvidia.com", 2)); err != nil {
+		t.Fatal(err)
+	}
 	m, err := startManager(t.Context())
 	if err != nil {
 		t.Fatal(err)

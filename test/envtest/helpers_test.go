@@ -5,18 +5,16 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	quotav1 "github.com/openshift/api/quota/v1"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/devicequota/devicequota/quota/v1alpha1"
+	"github.com/devicequota/devicequota/test/harness"
 )
 
 const (
@@ -70,10 +68,10 @@ func (tn *tenant) quota(limit corev1.ResourceList) *quotav1.ClusterResourceQuota
 	return q
 }
 
-// inForce waits until ledger, quota status and every project's view show the limits.
+// inForce waits until the ledger has the limits and each manager goes by them.
 func (tn *tenant) inForce(limit corev1.ResourceList) {
 	tn.t.Helper()
-	eventually(tn.t, "quota in force", func(ctx context.Context) error {
+	harness.Eventually(tn.t, "quota in force", func(ctx context.Context) error {
 		l, err := tn.ledger(ctx)
 		if err != nil {
 			return err
@@ -85,17 +83,25 @@ func (tn *tenant) inForce(limit corev1.ResourceList) {
 		}
 		return nil
 	})
+	tn.known(limit, managers...)
+}
+
+// known waits until each of the managers goes by the limits.
+func (tn *tenant) known(limit corev1.ResourceList, managers ...*harness.Manager) {
+	tn.t.Helper()
+	for _, m := range managers {
+		harness.Eventually(tn.t, "quota known", func(ctx context.Context) error { return m.Knows(ctx, tn.name, tn.namespaces[0], limit) })
+	}
 }
 
 func (tn *tenant) ledger(ctx context.Context) (*v1alpha1.DeviceLedger, error) {
-	l := &v1alpha1.DeviceLedger{}
-	return l, cp.Client.Get(ctx, client.ObjectKey{Name: tn.name}, l)
+	return cp.Ledger(ctx, tn.name)
 }
 
 // wantUsed waits until total, ledger and the sum of projects and of their views are as wanted.
 func (tn *tenant) wantUsed(want corev1.ResourceList) {
 	tn.t.Helper()
-	eventually(tn.t, "usage", func(ctx context.Context) error {
+	harness.Eventually(tn.t, "usage", func(ctx context.Context) error {
 		var q quotav1.ClusterResourceQuota
 		if err := cp.Client.Get(ctx, client.ObjectKey{Name: tn.name}, &q); err != nil {
 			return err
@@ -147,19 +153,6 @@ func (tn *tenant) sums(ctx context.Context, q *quotav1.ClusterResourceQuota, k c
 	return nil
 }
 
-// eventually polls until f returns nil.
-func eventually(t *testing.T, what string, f func(ctx context.Context) error) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 90*time.Second, true, func(ctx context.Context) (bool, error) {
-		last = f(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("%s: %v (%v)", what, last, err)
-	}
-}
-
 func create(t *testing.T, o client.Object) {
 	t.Helper()
 	if err := cp.Client.Create(t.Context(), o); err != nil {
@@ -168,15 +161,7 @@ func create(t *testing.T, o client.Object) {
 }
 
 // claim asks for count devices of a class.
-func claim(namespace, name, class string, count int64) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
-			Name:    "r0",
-			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count},
-		}}}},
-	}
-}
+var claim = harness.Claim
 
 // wantDenied fails unless err is a 403 whose text contains all of the given.
 func wantDenied(t *testing.T, err error, contains ...string) {

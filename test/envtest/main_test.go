@@ -19,14 +19,7 @@ var (
 	collector *harness.Collector
 )
 
-func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Exit(run(m)) }
 
 func run(m *testing.M) (code int, err error) {
 	ctx := context.Background()
@@ -76,5 +69,5 @@ func run(m *testing.M) (code int, err error) {
 // startManager starts a manager as all of this package are: any of them may answer the request
 // whose trace a test looks for.
 func startManager(ctx context.Context) (*harness.Manager, error) {
-	return cp.StartManager(ctx, harness.ManagerOptions{Args: []string{"--tracing-endpoint=" + collector.Endpoint}})
+	return cp.StartManager(ctx, harness.ManagerOptions{Args: []string{"--shutdown-delay=0s", "--tracing-endpoint=" + collector.Endpoint}})
 }

@@ -16,7 +16,6 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
@@ -63,10 +62,12 @@ func TestThreeReplicasAdmitExactlyFiftyOfTwoHundred(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	tn := newTenant(t, 20, hard(string(gpuKey), "50"))
+	limit := hard(string(gpuKey), "50")
+	tn := newTenant(t, 20, limit)
+	tn.known(limit, third)
 	for round := range 2 {
 		got := race(t, 200, func(ctx context.Context, i int) error {
-			return cp.Client.Create(ctx, claim(tn.namespaces[i%20], fmt.Sprintf("r%d-c%d", round, i), "gpu.nvidia.com", 1))
+			return answered(ctx, claim(tn.namespaces[i%20], fmt.Sprintf("r%d-c%d", round, i), "gpu.nvidia.com", 1))
 		})
 		if got.admitted != 50 || len(got.other) != 0 {
 			t.Errorf("round %d: admitted %d of 50 places, denied %d, other answers: %v", round, got.admitted, got.denied, got.other)
@@ -81,23 +82,9 @@ func TestThreeReplicasAdmitExactlyFiftyOfTwoHundred(t *testing.T) {
 	tn.wantUsed(hard(string(gpuKey), "0"))
 }
 
-// answered creates a claim again as a client does whose request got lost or that shall come
-// back later, until the answer is final. With the race detector and all clients on two cores,
-// the API server's 5 s for a webhook can end before a connection is made.
+// answered creates a claim again until the answer is final.
 func answered(ctx context.Context, c *resourceapi.ResourceClaim) error {
-	for {
-		err := cp.Client.Create(ctx, c.DeepCopy())
-		switch {
-		case apierrors.IsAlreadyExists(err):
-			return nil
-		case apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook"), apierrors.IsTooManyRequests(err):
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-		default:
-			return err
-		}
-	}
+	return harness.Persist(ctx, cp.Client, c)
 }
 
 func TestKilledReplicasNeitherOvershootNorLeak(t *testing.T) {
@@ -138,7 +125,7 @@ func TestKilledReplicasNeitherOvershootNorLeak(t *testing.T) {
 		t.Fatalf("%d claims exist at a limit of 50 (%v)", n, err)
 	}
 	for ; n < 50; n++ { // a replica died between its write and its answer: its holds age out
-		eventually(t, "the place of a lost answer is free again", func(ctx context.Context) error {
+		harness.Eventually(t, "the place of a lost answer is free again", func(ctx context.Context) error {
 			return answered(ctx, claim(tn.namespaces[0], fmt.Sprintf("rest-%d", n), "gpu.nvidia.com", 1))
 		})
 	}
@@ -223,11 +210,17 @@ func denyAThird(t *testing.T) *atomic.Int64 {
 		if err := cp.Client.Delete(context.Background(), config); err != nil {
 			t.Error(err)
 		}
+		// The API server goes on asking until it has seen that: then the next test may begin.
+		if err := harness.Poll(context.Background(), func(ctx context.Context) error {
+			return cp.Client.Create(ctx, claim("default", "c0", "gpu.nvidia.com", 1), client.DryRunAll)
+		}); err != nil {
+			t.Errorf("the later webhook is still asked: %v", err)
+		}
 		if err := srv.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	eventually(t, "the later webhook is asked", func(ctx context.Context) error {
+	harness.Eventually(t, "the later webhook is asked", func(ctx context.Context) error {
 		err := cp.Client.Create(ctx, claim("default", "c0", "gpu.nvidia.com", 1), client.DryRunAll)
 		if err == nil || !strings.Contains(err.Error(), "every third") {
 			return fmt.Errorf("want a denial, got: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -55,32 +56,36 @@ func spansOf(trace string) map[string][]*tracev1.Span {
 	return out
 }
 
-// withNames waits until the trace has spans of the names and returns the first of each.
-func withNames(t *testing.T, trace string, names ...string) []*tracev1.Span {
+// withPath waits until the trace has spans of the names of which each is a child of the one
+// before, and returns them.
+func withPath(t *testing.T, trace string, names ...string) []*tracev1.Span {
 	t.Helper()
 	var out []*tracev1.Span
-	eventually(t, "spans", func(context.Context) error {
-		out = nil
+	harness.Eventually(t, "spans", func(context.Context) error {
 		all := spansOf(trace)
-		for _, name := range names {
-			if len(all[name]) == 0 {
-				return fmt.Errorf("no span %q in %v", name, all)
-			}
-			out = append(out, all[name][0])
+		if out = path(all, "", names); out == nil {
+			return fmt.Errorf("no spans %q of which each is a child of the one before in %v", names, all)
 		}
 		return nil
 	})
 	return out
 }
 
-// descend checks that each span is the child of the one before.
-func descend(t *testing.T, spans ...*tracev1.Span) {
-	t.Helper()
-	for i := 1; i < len(spans); i++ {
-		if string(spans[i].GetParentSpanId()) != string(spans[i-1].GetSpanId()) {
-			t.Errorf("%s is not a child of %s", spans[i].GetName(), spans[i-1].GetName())
+// path returns spans of the names, the first a child of the parent, if there is one, and each
+// other of the one before; nil when there are none.
+func path(all map[string][]*tracev1.Span, parent string, names []string) []*tracev1.Span {
+	if len(names) == 0 {
+		return []*tracev1.Span{}
+	}
+	for _, s := range all[names[0]] {
+		if parent != "" && string(s.GetParentSpanId()) != parent {
+			continue
+		}
+		if rest := path(all, string(s.GetSpanId()), names[1:]); rest != nil {
+			return append([]*tracev1.Span{s}, rest...)
 		}
 	}
+	return nil
 }
 
 func TestAnAdmissionIsTracedFromTheAPIServerThroughTheLedgerAndBack(t *testing.T) {
@@ -92,8 +97,7 @@ func TestAnAdmissionIsTracedFromTheAPIServerThroughTheLedgerAndBack(t *testing.T
 	if err := inTrace(t, admitted).Create(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	spans := withNames(t, admitted, "admission validate-resourceclaim", "ledger admit", "ledger commit", "ledger write", "HTTP PUT")
-	descend(t, spans...)
+	spans := withPath(t, admitted, "admission validate-resourceclaim", "ledger admit", "ledger commit", "ledger write", "HTTP PUT")
 	for key, want := range map[string]string{"devicequota.decision": "allowed", "devicequota.quotas": tn.name, "k8s.namespace.name": tn.namespaces[0]} {
 		if got := harness.Attribute(spans[0].GetAttributes(), key); got != want {
 			t.Errorf("%s is %q, want %q", key, got, want)
@@ -104,8 +108,7 @@ func TestAnAdmissionIsTracedFromTheAPIServerThroughTheLedgerAndBack(t *testing.T
 	}
 
 	wantDenied(t, inTrace(t, refused).Create(t.Context(), claim(tn.namespaces[0], "traced-too-large", "gpu.nvidia.com", 2)), "exceeded quota")
-	spans = withNames(t, refused, "admission validate-resourceclaim", "ledger admit", "live observation", "HTTP GET")
-	descend(t, spans...)
+	spans = withPath(t, refused, "admission validate-resourceclaim", "ledger admit", "live observation", "HTTP GET")
 	if got := harness.Attribute(spans[0].GetAttributes(), "devicequota.decision"); got != "denied" {
 		t.Errorf("decision %q", got)
 	}
@@ -119,20 +122,28 @@ func TestAnAdmissionIsTracedFromTheAPIServerThroughTheLedgerAndBack(t *testing.T
 // request is found in traces and in the API server's audit log.
 func refusedOnce(t *testing.T, name, uid string) {
 	t.Helper()
-	lines := 0
-	for _, m := range managers {
-		for line := range strings.Lines(m.Log()) {
-			if !strings.Contains(line, `"`+name+`"`) {
-				continue
-			}
-			lines++
-			var l struct{ Msg, RequestID, Decision string }
-			if err := json.Unmarshal([]byte(line), &l); err != nil || l.Msg != "refused" || l.RequestID != uid || uid == "" || l.Decision != "denied" {
-				t.Errorf("want the refusal of request %q, got %v: %s", uid, err, line)
+	var lines []string
+	harness.Eventually(t, "a line on "+name, func(context.Context) error { // it comes through a pipe
+		lines = nil
+		for _, m := range managers {
+			for line := range strings.Lines(m.Log()) {
+				if strings.Contains(line, `"`+name+`"`) && strings.HasSuffix(line, "\n") {
+					lines = append(lines, line)
+				}
 			}
 		}
+		if len(lines) == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	if len(lines) != 1 {
+		t.Errorf("%d lines on %s, want 1", len(lines), name)
 	}
-	if lines != 1 {
-		t.Errorf("%d lines on %s, want 1", lines, name)
+	for _, line := range lines {
+		var l struct{ Msg, RequestID, Decision string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil || l.Msg != "refused" || l.RequestID != uid || uid == "" || l.Decision != "denied" {
+			t.Errorf("want the refusal of request %q, got %v: %s", uid, err, line)
+		}
 	}
 }
