@@ -1,59 +1,41 @@
 package scenarios
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/test/harness"
 	"github.com/devicequota/devicequota/webhooks"
 )
 
 // auditLog tells what a request was charged, also a refused one: the webhooks say it in audit annotations.
 type auditLog struct {
-	policy, log string
-	file        *os.File
-	lines       *bufio.Reader
-	partial     string
+	log    harness.AuditLog
+	reader *harness.AuditReader
 	// audit ID -> its annotations
 	seen map[string]map[string]string
 }
 
 func newAuditLog(dir string) (*auditLog, error) {
-	a := &auditLog{policy: filepath.Join(dir, "policy.yaml"), log: filepath.Join(dir, "audit.log"), seen: map[string]map[string]string{}}
-	return a, os.WriteFile(a.policy, []byte(`apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-- level: Metadata
+	log, err := harness.NewAuditLog(dir, `- level: Metadata
   verbs: [create]
-  resources: [{group: "", resources: [pods]}, {group: resource.k8s.io}]
-- level: None
-`), 0o600)
-}
-
-func (a *auditLog) flags() map[string]string {
-	return map[string]string{"audit-policy-file": a.policy, "audit-log-path": a.log}
+  resources: [{group: "", resources: [pods]}, {group: resource.k8s.io}]`)
+	return &auditLog{log: log, seen: map[string]map[string]string{}}, err
 }
 
 func (a *auditLog) close() error {
-	if a.file == nil {
+	if a.reader == nil {
 		return nil
 	}
-	return a.file.Close()
+	return a.reader.Close()
 }
 
 // charge returns what the webhooks charged in the request, as chargeText does.
@@ -81,32 +63,19 @@ func chargeText(charge map[string]corev1.ResourceList) string {
 }
 
 // read takes in what was logged since.
-func (a *auditLog) read() error {
-	if a.file == nil {
-		f, err := os.Open(a.log)
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		} else if err != nil {
+func (a *auditLog) read() (err error) {
+	if a.reader == nil {
+		if a.reader, err = a.log.Open(); err != nil {
 			return err
 		}
-		a.file, a.lines = f, bufio.NewReader(f)
 	}
-	for {
-		text, err := a.lines.ReadString('\n')
-		a.partial += text
-		if errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		var e auditv1.Event
-		if err := json.Unmarshal([]byte(a.partial), &e); err != nil {
-			return err
-		}
-		a.partial = ""
+	events, err := a.reader.Next()
+	for i := range events {
+		e := &events[i]
 		if e.Annotations == nil {
 			e.Annotations = map[string]string{}
 		}
 		a.seen[string(e.AuditID)] = e.Annotations
 	}
+	return err
 }

@@ -23,8 +23,8 @@ import (
 // the versions that the manager goes by.
 const barrier = "barrier"
 
-// deadline of everything that is waited for.
-const deadline = 45 * time.Second
+// deadline of everything that is waited for: only a failure reaches it.
+const deadline = 3 * time.Minute
 
 // seen waits until the manager has seen the versions, and all claims of before.
 func seen(ctx context.Context, versions quota.Vector) error {

@@ -104,17 +104,46 @@ func (w *world) account(ctx context.Context, c *sim.Cluster, name string, step *
 	return lines, err
 }
 
+// settled waits until the conditions of all quotas are those of the offline run. Why a limit is
+// exceeded depends on what was the case before, so before the next change the manager has to have
+// come to the same.
+func (w *world) settled(ctx context.Context, c *sim.Cluster) ([]string, error) {
+	for _, name := range c.Quotas() {
+		want, err := c.Usage(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		var lines []string
+		err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, deadline, true, func(ctx context.Context) (bool, error) {
+			l, err := cp.Ledger(ctx, name)
+			if err != nil {
+				lines = []string{err.Error()}
+				return false, client.IgnoreNotFound(err)
+			}
+			lines = compare("conditions of quota "+name, conditions(want.Conditions), conditions(l.Status.Conditions))
+			return len(lines) == 0, nil
+		})
+		if len(lines) > 0 || err != nil && !wait.Interrupted(err) {
+			return lines, err
+		}
+	}
+	return nil, nil
+}
+
+// condition is what is compared of a ledger's.
+type condition struct{ Type, Key, Status, Reason, Message string }
+
+func conditions(list []v1alpha1.LedgerCondition) []condition {
+	var out []condition
+	for i := range list {
+		l := &list[i]
+		out = append(out, condition{l.Type, l.Key, string(l.Status), l.Reason, l.Message})
+	}
+	return out
+}
+
 // accounts compares all of a quota's account.
 func (w *world) accounts(want, got *sim.Usage) []string {
-	type condition struct{ Type, Key, Status, Reason, Message string }
-	conditions := func(list []v1alpha1.LedgerCondition) []condition {
-		var out []condition
-		for i := range list {
-			l := &list[i]
-			out = append(out, condition{l.Type, l.Key, string(l.Status), l.Reason, l.Message})
-		}
-		return out
-	}
 	lines := compare("used", quota.Positive(want.Used), quota.Positive(got.Used))
 	lines = append(lines, compare("conditions", conditions(want.Conditions), conditions(got.Conditions))...)
 	namespaces := slices.Sorted(maps.Keys(want.ByNamespace))

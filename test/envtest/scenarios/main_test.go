@@ -7,7 +7,6 @@ package scenarios
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -20,14 +19,7 @@ var (
 	audit *auditLog
 )
 
-func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Exit(run(m)) }
 
 func run(m *testing.M) (code int, err error) {
 	ctx := context.Background()
@@ -40,7 +32,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, audit.close()) }()
-	if cp, err = harness.Start(harness.Options{OldVersions: true, Flags: audit.flags()}); err != nil {
+	if cp, err = harness.Start(harness.Options{OldVersions: true, Flags: audit.log.Flags()}); err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, cp.Stop()) }()

@@ -3,7 +3,6 @@ package scenarios
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +28,7 @@ func startManager(t *testing.T, o app.Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.WebhookAddress, o.HealthAddress, o.MetricsAddress = freeAddress(t), app.AddressOff, app.AddressOff
+	o.WebhookAddress, o.HealthAddress, o.MetricsAddress = harness.FreeAddress(t), app.AddressOff, app.AddressOff
 	o.CertDir, o.LeaderElect, o.ShutdownDelay, o.SettleInterval = cp.CertDir(), false, 0, interval
 	ready := make(chan struct{})
 	o.Started = func() { close(ready) }
@@ -54,19 +53,9 @@ func startManager(t *testing.T, o app.Options) {
 	case err := <-done:
 		done <- err
 		t.Fatalf("the manager ended: %v", err)
-	case <-time.After(time.Minute):
-		t.Fatal("the manager is not ready after a minute")
+	case <-time.After(deadline):
+		t.Fatalf("the manager is not ready after %v", deadline)
 	}
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // tail keeps the last lines of a log.

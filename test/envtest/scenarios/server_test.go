@@ -91,7 +91,12 @@ func (s *server) ask(ctx context.Context, r *sim.Request, obj *unstructured.Unst
 		code = http.StatusCreated
 		err = c.Create(ctx, obj)
 	case admissionv1.Update:
-		err = c.Update(ctx, obj)
+		err = onceMore(ctx, obj, func() error {
+			s.mu.Lock()
+			s.warnings = nil // of the one that is answered
+			s.mu.Unlock()
+			return c.Update(ctx, obj)
+		})
 	default:
 		err = c.Delete(ctx, obj, client.GracePeriodSeconds(0))
 	}
@@ -102,6 +107,22 @@ func (s *server) ask(ctx context.Context, r *sim.Request, obj *unstructured.Unst
 	out.Warnings = slices.DeleteFunc(slices.Clone(s.warnings), isForeign)
 	s.mu.Unlock()
 	return out, id, nil
+}
+
+// onceMore calls an update of the object again with the version that there is then, as long as
+// somebody else was faster: the manager writes the status of quotas at any time.
+func onceMore(ctx context.Context, obj *unstructured.Unstructured, update func() error) error {
+	for {
+		err := update()
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		now := empty(obj)
+		if err := cp.Client.Get(ctx, client.ObjectKeyFromObject(obj), now); err != nil {
+			return err
+		}
+		obj.SetResourceVersion(now.GetResourceVersion())
+	}
 }
 
 // isForeign tells that a warning is the API server's own, such as that of a deprecated version:

@@ -56,9 +56,13 @@ func (w *world) beside(ctx context.Context, c *sim.Cluster, step *scenario.Step,
 		return nil, fmt.Errorf("controllers: %w", err)
 	}
 	if versions != (quota.Vector{}) {
-		err = seen(ctx, versions)
+		if err := seen(ctx, versions); err != nil {
+			return nil, err
+		}
+	} else if step.Verb() != "apply" {
+		return nil, nil
 	}
-	return nil, err
+	return w.settled(ctx, c)
 }
 
 // apply makes the step's objects what exists. Unlike offline this is a request of an
@@ -83,11 +87,11 @@ func (w *world) apply(ctx context.Context, step *scenario.Step) error {
 			u.SetResourceVersion(old.GetResourceVersion())
 			u.SetFinalizers(old.GetFinalizers())
 			keepNamespace(u, old)
-			err = cp.Client.Update(ctx, u)
+			err = onceMore(ctx, u, func() error { return cp.Client.Update(ctx, u) })
 		}
 		if err == nil && hasStatus {
 			u.Object["status"] = status
-			err = cp.Client.Status().Update(ctx, u)
+			err = onceMore(ctx, u, func() error { return cp.Client.Status().Update(ctx, u) })
 		}
 		if err != nil {
 			return fmt.Errorf("apply of %s: %w", sim.RefOf(d.Object), err)
