@@ -22,7 +22,8 @@ const (
 	driver     = "gpu.example.com"
 )
 
-// calls counts what a replica asks of the API server, by kind.
+// calls counts what a replica asks of the API server, by kind: what it writes, and of that what
+// it wrote, which a conflict is not.
 type calls struct {
 	mu     sync.Mutex // protects the following
 	counts map[string]int
@@ -50,22 +51,27 @@ func (c *calls) funcs() interceptor.Funcs {
 			return w.Get(ctx, key, obj, o...)
 		},
 		Create: func(ctx context.Context, w client.WithWatch, obj client.Object, o ...client.CreateOption) error {
-			c.add("write", obj)
-			return w.Create(ctx, obj, o...)
+			return c.write(obj, func() error { return w.Create(ctx, obj, o...) })
 		},
 		Update: func(ctx context.Context, w client.WithWatch, obj client.Object, o ...client.UpdateOption) error {
-			c.add("write", obj)
-			return w.Update(ctx, obj, o...)
+			return c.write(obj, func() error { return w.Update(ctx, obj, o...) })
 		},
 		Delete: func(ctx context.Context, w client.WithWatch, obj client.Object, o ...client.DeleteOption) error {
-			c.add("write", obj)
-			return w.Delete(ctx, obj, o...)
+			return c.write(obj, func() error { return w.Delete(ctx, obj, o...) })
 		},
 		SubResourceUpdate: func(ctx context.Context, w client.Client, sub string, obj client.Object, o ...client.SubResourceUpdateOption) error {
-			c.add("write", obj)
-			return w.SubResource(sub).Update(ctx, obj, o...)
+			return c.write(obj, func() error { return w.SubResource(sub).Update(ctx, obj, o...) })
 		},
 	}
+}
+
+func (c *calls) write(obj any, f func() error) error {
+	c.add("write", obj)
+	err := f()
+	if err == nil {
+		c.add("wrote", obj)
+	}
+	return err
 }
 
 // scene is what one test has for itself: projects of its own label, a class and devices.

@@ -1,14 +1,12 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	quotav1 "github.com/openshift/api/quota/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/devicequota/devicequota/quota/cluster"
@@ -48,14 +46,14 @@ func TestTwoLeadersForAMomentAgree(t *testing.T) {
 	}
 	// each may be at its last write; then there is none for longer than a settle's interval
 	last, since := written(), time.Now()
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	a.eventually("two leaders do not write on against each other", func() error {
 		if now := written(); now != last {
 			last, since = now, time.Now()
 		}
-		return time.Since(since) > 2*cluster.DefaultInterval, nil
+		if quiet := time.Since(since); quiet <= 2*cluster.DefaultInterval {
+			return fmt.Errorf("%d writes, the last %v ago", last, quiet)
+		}
+		return nil
 	})
-	if err != nil {
-		t.Errorf("two leaders write on against each other: %v", err)
-	}
 	s.wantShown(b, s.name, want)
 }

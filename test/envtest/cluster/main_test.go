@@ -4,14 +4,10 @@ package cluster
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -27,14 +23,7 @@ import (
 
 var cp *harness.ControlPlane
 
-func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Exit(run(m)) }
 
 func run(m *testing.M) (code int, err error) {
 	ctrllog.SetLogger(logr.Discard())
@@ -145,15 +134,8 @@ func (r *replica) run(start func(context.Context) error) {
 	})
 }
 
-// eventually fails unless what returns nil within half a minute.
+// eventually polls until what returns nil.
 func (r *replica) eventually(name string, what func() error) {
 	r.t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(r.t.Context(), 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
-		last = what()
-		return last == nil, nil
-	})
-	if err != nil {
-		r.t.Fatalf("%s: %v", name, last)
-	}
+	harness.Eventually(r.t, name, func(context.Context) error { return what() })
 }
