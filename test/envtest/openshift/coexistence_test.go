@@ -54,7 +54,7 @@ func createClaims(ctx context.Context, projects []string, workers, each int) *lo
 		for w := range workers {
 			wg.Go(func() {
 				for i := range each {
-					err := cp.Client.Create(ctx, claim(project, fmt.Sprintf("c-%d-%d", w, i), gpuClass, 1))
+					err := harness.Persist(ctx, cp.Client, claim(project, fmt.Sprintf("c-%d-%d", w, i), gpuClass, 1))
 					l.mu.Lock()
 					switch {
 					case err == nil:
@@ -161,7 +161,7 @@ func (tn *tenant) platformsNumbers(claims map[string]int) {
 		total += n
 	}
 	want[""] = platformFormat(amounts(claimsKey, total, nativeGPUKey, total, gpuKey, 0, memoryKey, 0))
-	eventually(tn.t, "the platform's numbers", func(ctx context.Context) error {
+	harness.Eventually(tn.t, "the platform's numbers", func(ctx context.Context) error {
 		q, err := tn.quota(ctx)
 		if err != nil {
 			return err
@@ -245,7 +245,7 @@ func TestADeletedQuotaLeavesNothingAndIsNotTouched(t *testing.T) {
 	if _, err := tn.quota(t.Context()); !apierrors.IsNotFound(err) {
 		t.Errorf("a deleted quota waits for something: %v", err)
 	}
-	eventually(t, "nothing left", func(ctx context.Context) error {
+	harness.Eventually(t, "nothing left", func(ctx context.Context) error {
 		views, err := tn.views(ctx)
 		if err != nil || len(views) > 0 {
 			return fmt.Errorf("%d views, %w", len(views), err)

@@ -35,7 +35,7 @@ func ownPlane(t *testing.T) *harness.ControlPlane {
 // wantPlatform waits until the shipped identity detects the platform.
 func wantPlatform(t *testing.T, c client.Client, want cluster.Platform) {
 	t.Helper()
-	eventually(t, "platform", func(ctx context.Context) error {
+	harness.Eventually(t, "platform", func(ctx context.Context) error {
 		got, err := cluster.DetectPlatform(ctx, c)
 		if err == nil && got != want {
 			err = fmt.Errorf("detected %q, want %q", got, want)
@@ -56,23 +56,26 @@ func TestPlatformIsDetectedByWhoServesTheQuotaGroup(t *testing.T) {
 	service := &unstructured.Unstructured{}
 	service.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"})
 	service.SetName("v1." + quotav1.GroupName)
-	eventually(t, "the CRD's own APIService", func(ctx context.Context) error {
+	harness.Eventually(t, "the CRD's own APIService", func(ctx context.Context) error {
 		return own.Client.Get(ctx, client.ObjectKeyFromObject(service), service)
 	})
 	wantPlatform(t, shipped, cluster.Kubernetes)
 
 	t.Run("a Service", func(t *testing.T) {
-		service.SetLabels(nil) // nobody manages it any more
-		err := unstructured.SetNestedMap(service.Object, map[string]any{"name": "api", "namespace": "openshift-apiserver"}, "spec", "service")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := unstructured.SetNestedField(service.Object, true, "spec", "insecureSkipTLSVerify"); err != nil {
-			t.Fatal(err)
-		}
-		if err := own.Client.Update(t.Context(), service); err != nil {
-			t.Fatal(err)
-		}
+		harness.Eventually(t, "a Service serves the group", func(ctx context.Context) error { // the APIService's status is written meanwhile
+			if err := own.Client.Get(ctx, client.ObjectKeyFromObject(service), service); err != nil {
+				return err
+			}
+			service.SetLabels(nil) // nobody manages it any more
+			err := unstructured.SetNestedMap(service.Object, map[string]any{"name": "api", "namespace": "openshift-apiserver"}, "spec", "service")
+			if err != nil {
+				return err
+			}
+			if err := unstructured.SetNestedField(service.Object, true, "spec", "insecureSkipTLSVerify"); err != nil {
+				return err
+			}
+			return own.Client.Update(ctx, service)
+		})
 		wantPlatform(t, shipped, cluster.OpenShift)
 		mgr := start(t, own, harness.ManagerOptions{Args: flags("auto"), NotReady: true})
 		wantLog(t, mgr, `"platform":"OpenShift"`)
@@ -81,7 +84,7 @@ func TestPlatformIsDetectedByWhoServesTheQuotaGroup(t *testing.T) {
 		if err := own.Client.Delete(t.Context(), service); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the CRD is served again", func(ctx context.Context) error {
+		harness.Eventually(t, "the CRD is served again", func(ctx context.Context) error {
 			return shipped.List(ctx, &quotav1.ClusterResourceQuotaList{})
 		})
 		wantPlatform(t, shipped, cluster.Kubernetes)
@@ -100,7 +103,7 @@ func checkUnreadable(t *testing.T, own *harness.ControlPlane) {
 
 	waiting := start(t, own, harness.ManagerOptions{Identity: blind, Args: flags("auto"), NotReady: true})
 	const reason = `[-]cluster failed: platform: read of APIService "v1.quota.openshift.io": apiservices.apiregistration.k8s.io "v1.quota.openshift.io" is forbidden`
-	eventually(t, "the reason of not being ready", func(ctx context.Context) error {
+	harness.Eventually(t, "the reason of not being ready", func(ctx context.Context) error {
 		if err := waiting.Readiness(ctx); err == nil || !strings.Contains(err.Error(), reason) {
 			return fmt.Errorf("want %s, got %w", reason, err)
 		}
@@ -127,7 +130,7 @@ func start(t *testing.T, own *harness.ControlPlane, o harness.ManagerOptions) *h
 
 func wantLog(t *testing.T, mgr *harness.Manager, text string) {
 	t.Helper()
-	eventually(t, "the manager's log", func(context.Context) error {
+	harness.Eventually(t, "the manager's log", func(context.Context) error {
 		if !strings.Contains(mgr.Log(), text) {
 			return fmt.Errorf("no %s in:\n%s", text, mgr.LogTail(20))
 		}

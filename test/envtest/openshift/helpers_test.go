@@ -4,18 +4,16 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	quotav1 "github.com/openshift/api/quota/v1"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/devicequota/devicequota/quota"
 	"github.com/devicequota/devicequota/quota/v1alpha1"
+	"github.com/devicequota/devicequota/test/harness"
 )
 
 const (
@@ -59,9 +57,9 @@ func newTenant(t *testing.T, name string, n int, hard corev1.ResourceList, annot
 	q.Spec.Selector.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tenant": name}}
 	q.Spec.Quota.Hard = hard
 	create(t, q)
-	eventually(t, "quota in force", func(ctx context.Context) error {
-		l := &v1alpha1.DeviceLedger{}
-		if err := cp.Client.Get(ctx, client.ObjectKey{Name: name}, l); err != nil {
+	harness.Eventually(t, "quota in force", func(ctx context.Context) error {
+		l, err := cp.Ledger(ctx, name)
+		if err != nil {
 			return err
 		}
 		if !quota.Equal(l.Status.Hard, hard) {
@@ -69,6 +67,9 @@ func newTenant(t *testing.T, name string, n int, hard corev1.ResourceList, annot
 		}
 		return nil
 	})
+	for _, m := range managers {
+		harness.Eventually(t, "quota known", func(ctx context.Context) error { return m.Knows(ctx, name, tn.projects[0], hard) })
+	}
 	return tn
 }
 
@@ -78,8 +79,7 @@ func (tn *tenant) quota(ctx context.Context) (*quotav1.ClusterResourceQuota, err
 }
 
 func (tn *tenant) ledger(ctx context.Context) (*v1alpha1.DeviceLedger, error) {
-	l := &v1alpha1.DeviceLedger{}
-	return l, cp.Client.Get(ctx, client.ObjectKey{Name: tn.name}, l)
+	return cp.Ledger(ctx, tn.name)
 }
 
 // views returns the projections of the quota in all projects, by project.
@@ -105,7 +105,7 @@ func (tn *tenant) wantUsed(want map[string]corev1.ResourceList) {
 	for _, used := range want {
 		total = quota.Add(total, used)
 	}
-	eventually(tn.t, "usage", func(ctx context.Context) error {
+	harness.Eventually(tn.t, "usage", func(ctx context.Context) error {
 		l, err := tn.ledger(ctx)
 		if err != nil {
 			return err
@@ -147,22 +147,6 @@ func checkView(a v1alpha1.AppliedDeviceQuota, project string, total, used corev1
 	return nil
 }
 
-// eventually polls until f returns nil.
-func eventually(t *testing.T, what string, f func(ctx context.Context) error) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		now := f(ctx)
-		if ctx.Err() == nil {
-			last = now
-		}
-		return now == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("%s: %v (%v)", what, last, err)
-	}
-}
-
 func create(t *testing.T, o client.Object) {
 	t.Helper()
 	if err := cp.Client.Create(t.Context(), o); err != nil {
@@ -171,20 +155,12 @@ func create(t *testing.T, o client.Object) {
 }
 
 // claim asks for count devices of a class.
-func claim(namespace, name, class string, count int64) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
-			Name:    "r0",
-			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count},
-		}}}},
-	}
-}
+var claim = harness.Claim
 
 // wantCleanAudit fails when the managers made a request that they must not make.
 func wantCleanAudit(t *testing.T) {
 	t.Helper()
-	problems, err := audit.problems()
+	problems, err := auditProblems()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,9 +5,7 @@
 package openshift
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -31,17 +29,10 @@ const identity = "system:serviceaccount:" + harness.Namespace + ":" + harness.Se
 var (
 	cp       *harness.ControlPlane
 	managers []*harness.Manager
-	audit    auditLog
+	audit    harness.AuditLog
 )
 
-func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Exit(run(m)) }
 
 func run(m *testing.M) (code int, err error) {
 	ctx := context.Background()
@@ -50,10 +41,14 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if audit, err = newAuditLog(dir); err != nil {
+	// What the managers ask the API server for, and what anybody does to quotas.
+	if audit, err = harness.NewAuditLog(dir, `- level: Metadata
+  users: ["`+identity+`"]
+- level: Metadata
+  resources: [{group: `+quotav1.GroupName+`}]`); err != nil {
 		return 1, err
 	}
-	if cp, err = harness.Start(harness.Options{Flags: audit.flags()}); err != nil {
+	if cp, err = harness.Start(harness.Options{Flags: audit.Flags()}); err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, cp.Stop()) }()
@@ -68,7 +63,7 @@ func run(m *testing.M) (code int, err error) {
 			err = errors.Join(err, mgr.Stop())
 		}
 		// Once more: what was written since, and during the end.
-		if problems, auditErr := audit.problems(); auditErr != nil || len(problems) > 0 {
+		if problems, auditErr := auditProblems(); auditErr != nil || len(problems) > 0 {
 			err = errors.Join(err, auditErr, fmt.Errorf("audit log: %s", strings.Join(problems, "; ")))
 		}
 	}()
@@ -111,61 +106,18 @@ func install(ctx context.Context, cp *harness.ControlPlane) error {
 	})
 }
 
-// auditLog records what the managers ask the API server for, and what anybody does to quotas.
-type auditLog struct{ policy, log string }
-
-func newAuditLog(dir string) (auditLog, error) {
-	a := auditLog{policy: filepath.Join(dir, "policy.yaml"), log: filepath.Join(dir, "audit.log")}
-	return a, os.WriteFile(a.policy, []byte(`apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-- level: Metadata
-  users: ["`+identity+`"]
-- level: Metadata
-  resources: [{group: `+quotav1.GroupName+`}]
-- level: None
-`), 0o600)
-}
-
-func (a auditLog) flags() map[string]string {
-	return map[string]string{"audit-policy-file": a.policy, "audit-log-path": a.log}
-}
-
-// events returns what was recorded so far. The API server writes an event before it answers.
-func (a auditLog) events() ([]auditv1.Event, error) {
-	f, err := os.Open(a.log)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	var out []auditv1.Event
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var e auditv1.Event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return nil, fmt.Errorf("audit log: %w", err)
-		}
-		if e.ObjectRef != nil {
-			out = append(out, e)
-		}
-	}
-	return out, lines.Err()
-}
-
 func isWrite(e auditv1.Event) bool { return !slices.Contains([]string{"get", "list", "watch"}, e.Verb) }
 
-// problems returns each kind of request that the managers must not make: any write to the
+// auditProblems returns each kind of request that the managers must not make: any write to the
 // platform's group, whether it was allowed or not, and anything that they were refused.
-func (a auditLog) problems() ([]string, error) {
-	events, err := a.events()
+func auditProblems() ([]string, error) {
+	events, err := audit.Events()
 	if err != nil {
 		return nil, err
 	}
 	var out []string
 	for _, e := range events {
-		if e.User.Username != identity {
+		if e.ObjectRef == nil || e.User.Username != identity {
 			continue
 		}
 		r := fmt.Sprintf("%s %s/%s %s", e.Verb, e.ObjectRef.Resource, e.ObjectRef.Subresource, e.ObjectRef.Name)
