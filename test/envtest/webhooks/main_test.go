@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	quotav1 "github.com/openshift/api/quota/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,14 +39,7 @@ var (
 	manager *harness.Manager
 )
 
-func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Exit(run(m)) }
 
 func run(m *testing.M) (code int, err error) {
 	ctx := context.Background()
@@ -168,12 +159,15 @@ func newProject(t *testing.T, annotations map[string]string, limits ...string) *
 		t.Fatal(err)
 	}
 	p.member, p.warnings = as(t, name)
+	harness.Eventually(t, "the member's rights", func(ctx context.Context) error {
+		return p.member.List(ctx, &resourceapi.ResourceClaimList{}, client.InNamespace(name))
+	})
 	if len(limits) > 0 {
 		q := builders.Quota(name, builders.List(limits...))
 		q.UID, q.ResourceVersion = "", ""
 		create(t, cp.Client, q)
 		t.Cleanup(func() { _ = cp.Client.Delete(context.Background(), q) }) // it may be gone
-		eventually(t, "quota in force", func(ctx context.Context) error {
+		harness.Eventually(t, "quota in force", func(ctx context.Context) error {
 			l := &v1alpha1.DeviceLedger{}
 			return cp.Client.Get(ctx, client.ObjectKey{Name: name}, l)
 		})
@@ -238,18 +232,6 @@ func wantDenied(t *testing.T, err error, reason, text string) {
 	t.Helper()
 	if !apierrors.IsForbidden(err) || !apierrors.HasStatusCause(err, metav1.CauseType(reason)) || !strings.Contains(err.Error(), text) {
 		t.Errorf("want 403 %s with %q, got %v", reason, text, err)
-	}
-}
-
-func eventually(t *testing.T, what string, f func(context.Context) error) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		last = f(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("%s: %v", what, last)
 	}
 }
 

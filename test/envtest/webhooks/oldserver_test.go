@@ -41,7 +41,7 @@ func TestAServerWithNothingButV1beta1IsServed(t *testing.T) {
 	create(t, old.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "old", Labels: map[string]string{"team": "old"}}})
 	create(t, old.Client, &resourcev1beta1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}})
 	create(t, old.Client, newQuota("old", devicesKey, "4"))
-	eventually(t, "quota in force", func(ctx context.Context) error {
+	harness.Eventually(t, "quota in force", func(ctx context.Context) error {
 		return old.Client.Get(ctx, client.ObjectKey{Name: "old"}, &v1alpha1.DeviceLedger{})
 	})
 	claim := func(name string, count int64) *resourcev1beta1.ResourceClaim {

@@ -20,6 +20,7 @@ import (
 	"github.com/devicequota/devicequota/quota"
 	"github.com/devicequota/devicequota/quota/v1alpha1"
 	"github.com/devicequota/devicequota/test/builders"
+	"github.com/devicequota/devicequota/test/harness"
 	"github.com/devicequota/devicequota/webhooks"
 )
 
@@ -118,7 +119,7 @@ func TestAdminAccessNeedsTheRight(t *testing.T) {
 	create(t, cp.Client, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: p.name, Name: "admin-access"},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "admin-access"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: p.name}}})
-	eventually(t, "the right is seen", func(context.Context) error { return p.member.Create(t.Context(), monitor("yes")) })
+	harness.Eventually(t, "the right is seen", func(context.Context) error { return p.member.Create(t.Context(), monitor("yes")) })
 }
 
 func TestQuotasAreJudgedWithWarnings(t *testing.T) {
@@ -142,7 +143,7 @@ func TestModesDoNotRefuse(t *testing.T) {
 	p := newProject(t, nil, devicesKey, "1")
 	p.patchQuota(`{"metadata":{"annotations":{"` + quota.EnforcementAnnotation + `":"Warn"}}}`)
 	i := 0
-	eventually(t, "the mode is seen", func(context.Context) error {
+	harness.Eventually(t, "the mode is seen", func(context.Context) error {
 		i++
 		return p.member.Create(t.Context(), p.claim(fmt.Sprintf("two-%d", i), builders.Exactly("r", "gpu", 2)))
 	})
@@ -243,7 +244,7 @@ func allowEverything(t *testing.T, name, user string) {
 		t.Fatal(err)
 	}
 	c, _ := as(t, user)
-	eventually(t, "rights of "+user, func(ctx context.Context) error {
+	harness.Eventually(t, "rights of "+user, func(ctx context.Context) error {
 		return c.List(ctx, &v1alpha1.DeviceLedgerList{})
 	})
 }
@@ -272,7 +273,7 @@ func TestWithTheManagerDownOnlyWhatItMustJudgeIsRefused(t *testing.T) {
 	if err := startManager(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "everything works again", func(ctx context.Context) error {
+	harness.Eventually(t, "everything works again", func(ctx context.Context) error {
 		return p.member.Create(ctx, p.claim("c", builders.Exactly("r", "gpu", 1)))
 	})
 }
