@@ -106,10 +106,7 @@ func (tn *tenant) wantSoon(project int, name string) {
 }
 
 func deviceClaim(namespace, name string) *resourceapi.ResourceClaim {
-	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: strings.ReplaceAll(name, " ", "-")}}
-	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: "gpu.nvidia.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}}}
-	return c
+	return gpus(namespace, strings.ReplaceAll(name, " ", "-"), 1)
 }
 
 // TestAReadOnlyEtcdLosesNothing: etcd refuses writes for 30 s under load. What cannot be held

@@ -41,6 +41,11 @@ func newTenant(w *world, name string, projects int) *tenant {
 	w.retry("quota in force", func(ctx context.Context) error {
 		return w.cp.Client.Get(ctx, client.ObjectKey{Name: name}, &v1alpha1.DeviceLedger{})
 	})
+	for _, m := range w.managers {
+		w.retry("quota known", func(ctx context.Context) error {
+			return m.Knows(ctx, name, tn.namespaces[0], quotaFor(name).Spec.Quota.Hard)
+		})
+	}
 	return tn
 }
 
@@ -65,9 +70,7 @@ func (tn *tenant) load(ctx context.Context, r *rand.Rand) {
 			}
 			continue
 		}
-		c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: tn.namespaces[r.IntN(len(tn.namespaces))], Name: fmt.Sprintf("c-%x-%d", r.Uint32(), i)}}
-		c.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: "gpu.nvidia.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(1 + r.IntN(3))}}}
+		c := gpus(tn.namespaces[r.IntN(len(tn.namespaces))], fmt.Sprintf("c-%x-%d", r.Uint32(), i), int64(1+r.IntN(3)))
 		err := tn.w.cp.Client.Create(ctx, c.DeepCopy())
 		v, ok := verdict(err)
 		if !ok && ctx.Err() == nil {

@@ -31,14 +31,7 @@ import (
 // server is the API server of all tests here, with the generated CRDs installed.
 var server *harness.ControlPlane
 
-func TestMain(m *testing.M) {
-	code, err := withServer(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Exit(withServer(m)) }
 
 func withServer(m *testing.M) (code int, err error) {
 	if server, err = harness.Start(harness.Options{}); err != nil {

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/devicequota/devicequota/allocator"
+	"github.com/devicequota/devicequota/test/harness"
 )
 
 const (
@@ -136,7 +137,7 @@ func mayErr(c *resourceapi.ResourceClaim) bool {
 // theirs waits until the scheduler has allocated the claim, or has said that it cannot, or has failed.
 func theirs(t *testing.T, tn *tenant, s scenario) (found *resourceapi.AllocationResult, failed bool) {
 	t.Helper()
-	eventually(t, s.node, func(ctx context.Context) error {
+	harness.Eventually(t, s.node, func(ctx context.Context) error {
 		c, p := &resourceapi.ResourceClaim{}, &corev1.Pod{}
 		if err := cp.Client.Get(ctx, client.ObjectKeyFromObject(s.claim), c); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	devices "github.com/devicequota/devicequota/allocator/cluster"
+	"github.com/devicequota/devicequota/test/harness"
 )
 
 // node creates a schedulable node for one test.
@@ -77,7 +78,7 @@ func TestSharesAreChargedAsTheSchedulerRoundsThem(t *testing.T) {
 		}
 		return r
 	}
-	eventually(t, "the published devices are known", func(ctx context.Context) error {
+	harness.Eventually(t, "the published devices are known", func(ctx context.Context) error {
 		return cp.Client.Create(ctx, tn.claim("rounded", share("1500Mi")))
 	})
 	create(t, tn.claim("default", share("")))
@@ -112,7 +113,7 @@ func TestMatchedDevicesAreChargedForEachClass(t *testing.T) {
 	tn := newTenant(t, hard(gpus, 1, bandwidth, "100G"), nil)
 	c := tn.claim("both", exact("gpu", gpu, 1), exact("nic", nic, 1))
 	c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("resource.kubernetes.io/pcieRoot"))}}
-	eventually(t, "the published devices are known", func(ctx context.Context) error { return cp.Client.Create(ctx, c.DeepCopy()) })
+	harness.Eventually(t, "the published devices are known", func(ctx context.Context) error { return cp.Client.Create(ctx, c.DeepCopy()) })
 	create(t, tn.pod("p", podSpec("claim/both")))
 	results := tn.allocated("both").Status.Allocation.Devices.Results
 	if len(results) != 2 || results[0].Device != "gpu-1" || results[1].Device != "nic-0" {
@@ -134,7 +135,7 @@ func TestAnAllocatedClaimKeepsItsChargeWhileItsDevicesChange(t *testing.T) {
 	first := publish(t, driver, "changing-1", 1, gpu("80Gi"))
 	key := driver + ".deviceclass.devicequota.io/capacity.memory"
 	tn := newTenant(t, hard(key, "200Gi"), map[string]string{"devicequota.io/true-down": "Always"})
-	eventually(t, "the published devices are known", func(ctx context.Context) error {
+	harness.Eventually(t, "the published devices are known", func(ctx context.Context) error {
 		return cp.Client.Create(ctx, tn.claim("c", exact("gpu", driver, 1)))
 	})
 	create(t, tn.pod("p", podSpec("claim/c")))
@@ -199,7 +200,7 @@ func (tn *tenant) stays(want corev1.ResourceList) {
 	tn.t.Helper()
 	c := tn.claim("marker", exact("g", "no-such-class.example.com", 1))
 	create(tn.t, c)
-	eventually(tn.t, "the ledger has observed the marker", func(ctx context.Context) error {
+	harness.Eventually(tn.t, "the ledger has observed the marker", func(ctx context.Context) error {
 		tn.t.Helper()
 		l, err := tn.ledger(ctx)
 		if err != nil {

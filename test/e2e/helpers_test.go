@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	quotav1 "github.com/openshift/api/quota/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -15,11 +14,11 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/devicequota/devicequota/quota/v1alpha1"
+	"github.com/devicequota/devicequota/test/harness"
 )
 
 const (
@@ -58,13 +57,18 @@ func newTenant(t *testing.T, limit corev1.ResourceList, annotations map[string]s
 	q.Spec.Selector.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tenant": name}}
 	q.Spec.Quota.Hard = limit
 	create(t, q)
-	eventually(t, "quota in force", func(ctx context.Context) error {
-		l := &v1alpha1.DeviceLedger{}
-		if err := cp.Client.Get(ctx, client.ObjectKey{Name: name}, l); err != nil {
+	harness.Eventually(t, "quota in force", func(ctx context.Context) error {
+		l, err := cp.Ledger(ctx, name)
+		if err != nil {
 			return err
 		}
 		if len(l.Status.Hard) != len(limit) {
 			return fmt.Errorf("ledger has %d limits", len(l.Status.Hard))
+		}
+		for _, m := range managers {
+			if err := m.Knows(ctx, name, name, limit); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
@@ -75,7 +79,7 @@ func newTenant(t *testing.T, limit corev1.ResourceList, annotations map[string]s
 		_ = cp.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(name), client.GracePeriodSeconds(0))
 		_ = cp.Client.DeleteAllOf(ctx, &resourceapi.ResourceClaim{}, client.InNamespace(name))
 		_ = cp.Client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		if err := poll(ctx, func(ctx context.Context) error {
+		if err := harness.Poll(ctx, func(ctx context.Context) error {
 			var l resourceapi.ResourceClaimList
 			if err := cp.Client.List(ctx, &l, client.InNamespace(name)); err != nil || len(l.Items) > 0 {
 				return fmt.Errorf("%d claims left, %w", len(l.Items), err)
@@ -92,7 +96,7 @@ func newTenant(t *testing.T, limit corev1.ResourceList, annotations map[string]s
 // wantUsed waits until the quota's total shows exactly this, and no holds are left.
 func (tn *tenant) wantUsed(want corev1.ResourceList) {
 	tn.t.Helper()
-	eventually(tn.t, "usage", func(ctx context.Context) error {
+	harness.Eventually(tn.t, "usage", func(ctx context.Context) error {
 		var q quotav1.ClusterResourceQuota
 		if err := cp.Client.Get(ctx, client.ObjectKey{Name: tn.name}, &q); err != nil {
 			return err
@@ -107,30 +111,7 @@ func (tn *tenant) wantUsed(want corev1.ResourceList) {
 }
 
 func (tn *tenant) ledger(ctx context.Context) (*v1alpha1.DeviceLedger, error) {
-	l := &v1alpha1.DeviceLedger{}
-	return l, cp.Client.Get(ctx, client.ObjectKey{Name: tn.name}, l)
-}
-
-func poll(ctx context.Context, f func(ctx context.Context) error) error {
-	var last error
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
-		err := f(ctx)
-		if err == nil || ctx.Err() == nil {
-			last = err // what fails because the time is over tells nothing
-		}
-		return err == nil, nil
-	})
-	if err != nil {
-		return fmt.Errorf("%w (%w)", last, err)
-	}
-	return nil
-}
-
-func eventually(t *testing.T, what string, f func(ctx context.Context) error) {
-	t.Helper()
-	if err := poll(t.Context(), f); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
+	return cp.Ledger(ctx, tn.name)
 }
 
 func create(t *testing.T, o client.Object) {
@@ -191,7 +172,7 @@ func (tn *tenant) deployment(name string, replicas int32, spec corev1.PodSpec) *
 func (tn *tenant) allocated(name string) *resourceapi.ResourceClaim {
 	tn.t.Helper()
 	c := &resourceapi.ResourceClaim{}
-	eventually(tn.t, "allocation of "+name, func(ctx context.Context) error {
+	harness.Eventually(tn.t, "allocation of "+name, func(ctx context.Context) error {
 		if err := cp.Client.Get(ctx, client.ObjectKey{Namespace: tn.name, Name: name}, c); err != nil {
 			return err
 		}
@@ -206,7 +187,7 @@ func (tn *tenant) allocated(name string) *resourceapi.ResourceClaim {
 // finish ends a pod as its kubelet would.
 func (tn *tenant) finish(name string) {
 	tn.t.Helper()
-	eventually(tn.t, "finish "+name, func(ctx context.Context) error {
+	harness.Eventually(tn.t, "finish "+name, func(ctx context.Context) error {
 		p := &corev1.Pod{}
 		if err := cp.Client.Get(ctx, client.ObjectKey{Namespace: tn.name, Name: name}, p); err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/devicequota/devicequota/quota/v1alpha1"
+	"github.com/devicequota/devicequota/test/harness"
 )
 
 func TestReplicasBeyondTheLimitAreRefusedAtCreation(t *testing.T) {
@@ -23,7 +24,7 @@ func TestReplicasBeyondTheLimitAreRefusedAtCreation(t *testing.T) {
 	tn := newTenant(t, hard(migKey, 4), nil)
 	create(t, tn.template("partition", exact("p", "mig.nvidia.com", 1, `device.attributes["gpu.nvidia.com"].profile == "1g.5gb"`)))
 	create(t, tn.deployment("ten", 10, podSpec("partition")))
-	eventually(t, "4 of 10 pods run and none is pending", func(ctx context.Context) error {
+	harness.Eventually(t, "4 of 10 pods run and none is pending", func(ctx context.Context) error {
 		n, err := tn.pods(ctx, "ten")
 		if err != nil {
 			return err
@@ -33,7 +34,7 @@ func TestReplicasBeyondTheLimitAreRefusedAtCreation(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, "the reason is on the ReplicaSet's event", func(ctx context.Context) error {
+	harness.Eventually(t, "the reason is on the ReplicaSet's event", func(ctx context.Context) error {
 		var events corev1.EventList
 		if err := cp.Client.List(ctx, &events, client.InNamespace(tn.name)); err != nil {
 			return err
@@ -50,7 +51,7 @@ func TestReplicasBeyondTheLimitAreRefusedAtCreation(t *testing.T) {
 
 	create(t, tn.deployment("next", 1, podSpec("partition")))
 	scale(t, tn, "ten", 3)
-	eventually(t, "the next pod comes up by itself", func(ctx context.Context) error {
+	harness.Eventually(t, "the next pod comes up by itself", func(ctx context.Context) error {
 		n, err := tn.pods(ctx, "next")
 		if err == nil && n[corev1.PodRunning] != 1 {
 			err = fmt.Errorf("pods by phase: %v", n)
@@ -62,7 +63,7 @@ func TestReplicasBeyondTheLimitAreRefusedAtCreation(t *testing.T) {
 
 func scale(t *testing.T, tn *tenant, deployment string, replicas int32) {
 	t.Helper()
-	eventually(t, "scale", func(ctx context.Context) error {
+	harness.Eventually(t, "scale", func(ctx context.Context) error {
 		var d appsv1.Deployment
 		if err := cp.Client.Get(ctx, client.ObjectKey{Namespace: tn.name, Name: deployment}, &d); err != nil {
 			return err
@@ -140,7 +141,7 @@ func TestExtendedResourcesAreChargedOnceAndReleased(t *testing.T) {
 	spec.Containers[0].Resources.Requests = spec.Containers[0].Resources.Limits
 	create(t, tn.pod("gpus", spec))
 	tn.wantUsed(hard(gpuKey, 2, claimsKey, 1))
-	eventually(t, "the scheduler made a claim and bound the pod", func(ctx context.Context) error {
+	harness.Eventually(t, "the scheduler made a claim and bound the pod", func(ctx context.Context) error {
 		p := &corev1.Pod{}
 		if err := cp.Client.Get(ctx, client.ObjectKey{Namespace: tn.name, Name: "gpus"}, p); err != nil {
 			return err
@@ -173,7 +174,7 @@ func TestUsageIsWhatTheSchedulerWroteForEveryKey(t *testing.T) {
 	create(t, tn.template("gpu", exact("g", "gpu.nvidia.com", 1, `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("50Gi")) > 0`)))
 	create(t, tn.pod("mig", podSpec("mig")))
 	create(t, tn.pod("gpu", podSpec("gpu")))
-	eventually(t, "both pods run", func(ctx context.Context) error {
+	harness.Eventually(t, "both pods run", func(ctx context.Context) error {
 		n, err := tn.pods(ctx, "")
 		if err == nil && n[corev1.PodRunning] != 2 {
 			err = fmt.Errorf("pods by phase: %v", n)
@@ -194,7 +195,7 @@ func TestWhatNativeQuotaDeniesAfterUsLeavesNothingBehind(t *testing.T) {
 		}
 		return nil
 	}
-	eventually(t, "native quota in force", func(ctx context.Context) error { return nativeDenies(ctx, client.DryRunAll) })
+	harness.Eventually(t, "native quota in force", func(ctx context.Context) error { return nativeDenies(ctx, client.DryRunAll) })
 	if err := nativeDenies(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +207,7 @@ func TestWhatNativeQuotaDeniesAfterUsLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	// the hold of the denied object ages out: then the place can be used
-	eventually(t, "the place is free again", func(ctx context.Context) error {
+	harness.Eventually(t, "the place is free again", func(ctx context.Context) error {
 		return cp.Client.Create(ctx, tn.claim("ok", exact("g", "gpu.nvidia.com", 2)))
 	})
 	tn.wantUsed(hard(gpuKey, 2))

@@ -76,7 +76,7 @@ func run(ctx context.Context, o options, sizes string) error {
 	if o.write == "" {
 		return nil
 	}
-	return replaceSection(o.write, "scale", text)
+	return harness.ReplaceSection(o.write, "scale", text)
 }
 
 // keep stores the result of one size.

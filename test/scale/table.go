@@ -1,14 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/devicequota/devicequota/test/harness"
 )
 
 // result is what was measured on one size.
@@ -127,7 +127,7 @@ func table(rs []result) string {
 	}
 	last := rs[len(rs)-1]
 	fmt.Fprintf(&w, "Measured %s on %d cores (%s) with clients, API server, etcd and the manager on the same machine.\n\n",
-		last.Measured.Format("2006-01-02"), runtime.NumCPU(), cpuModel())
+		last.Measured.Format("2006-01-02"), runtime.NumCPU(), harness.CPUModel())
 	w.WriteString("| | goal |")
 	for _, r := range rs {
 		fmt.Fprintf(&w, " %d nodes × %d GPUs, %d projects, %d quotas, %d claims |", r.Cluster.Nodes, gpusPerNode, r.Cluster.Projects, r.Cluster.Quotas, r.Cluster.Claims)
@@ -180,36 +180,4 @@ func growth(from, to float64) string {
 		return ""
 	}
 	return fmt.Sprintf("× %.1f", to/from)
-}
-
-// cpuModel returns the processor's name as the kernel knows it.
-func cpuModel() string {
-	data, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	for line := range bytes.Lines(data) {
-		if name, value, ok := strings.Cut(string(line), ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return runtime.GOARCH
-}
-
-// replaceSection replaces what stands between the markers of a Markdown file.
-func replaceSection(file, section, text string) error {
-	begin, end := "<!-- "+section+":begin -->\n", "<!-- "+section+":end -->\n"
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	before, rest, found := strings.Cut(string(data), begin)
-	if !found {
-		return fmt.Errorf("%s: no %q", file, strings.TrimSpace(begin))
-	}
-	_, after, found := strings.Cut(rest, end)
-	if !found {
-		return fmt.Errorf("%s: no %q after %q", file, strings.TrimSpace(end), strings.TrimSpace(begin))
-	}
-	return os.WriteFile(file, []byte(before+begin+text+end+after), 0o644)
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,6 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/devicequota/devicequota/test/harness"
 )
 
 var write = flag.String("write", "", "Markdown file whose sections between the ledger markers are replaced; empty: print only")
@@ -255,7 +256,7 @@ func (w *world) views(ctx context.Context, quota string, projects []string, n in
 // sizes returns the bytes of a quota's ledger and of its status, as JSON.
 func (w *world) sizes(quota string) (ledger, status int) {
 	w.t.Helper()
-	l, err := w.ledger(w.t.Context(), quota)
+	l, err := w.cp.Ledger(w.t.Context(), quota)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -288,17 +289,7 @@ func publish(t *testing.T, section, text string) {
 	if *write == "" || t.Failed() {
 		return
 	}
-	begin, end := "<!-- "+section+":begin -->\n", "<!-- "+section+":end -->\n"
-	data, err := os.ReadFile(*write)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(data), begin)
-	_, after, ended := strings.Cut(rest, end)
-	if !found || !ended {
-		t.Fatalf("%s: no section %q", *write, section)
-	}
-	if err := os.WriteFile(*write, []byte(before+begin+text+end+after), 0o644); err != nil {
+	if err := harness.ReplaceSection(*write, section, text); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -93,7 +92,7 @@ func start(t *testing.T, replicas int) *world {
 
 func (w *world) manager() *manager {
 	w.t.Helper()
-	m := &manager{metrics: freeAddress(w.t), pprof: freeAddress(w.t)}
+	m := &manager{metrics: harness.FreeAddress(w.t), pprof: harness.FreeAddress(w.t)}
 	var err error
 	m.Manager, err = w.cp.StartManager(w.t.Context(), harness.ManagerOptions{Args: []string{"--shutdown-delay=0s",
 		"--metrics-bind-address=" + m.metrics, "--metrics-secure=false", "--pprof-bind-address=" + m.pprof}})
@@ -101,17 +100,6 @@ func (w *world) manager() *manager {
 		w.t.Fatal(err)
 	}
 	return m
-}
-
-// freeAddress returns a loopback address that was free a moment ago.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // follow counts writes until ctx ends.
@@ -188,7 +176,7 @@ func (w *world) inForce(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
 		w.eventually("ledger of "+name, func(ctx context.Context) error {
-			l, err := w.ledger(ctx, name)
+			l, err := w.cp.Ledger(ctx, name)
 			if err == nil && (l.Status.Rebuilding || len(l.Status.Hard) == 0) {
 				err = fmt.Errorf("ledger is not ready: %+v", l.Status)
 			}
@@ -197,14 +185,9 @@ func (w *world) inForce(names ...string) {
 	}
 }
 
-func (w *world) ledger(ctx context.Context, name string) (*v1alpha1.DeviceLedger, error) {
-	l := &v1alpha1.DeviceLedger{}
-	return l, w.cp.Client.Get(ctx, client.ObjectKey{Name: name}, l)
-}
-
 // counted returns nil when ledger, quota and the sum of its projects say n devices, and no hold is left.
 func (w *world) counted(ctx context.Context, name string, n int64) error {
-	l, err := w.ledger(ctx, name)
+	l, err := w.cp.Ledger(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -248,9 +231,7 @@ func (w *world) eventually(what string, f func(ctx context.Context) error) time.
 }
 
 func claim(namespace, name string) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu",
-			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}}}}}}
+	return harness.Claim(namespace, name, "gpu.nvidia.com", 1)
 }
 
 // footprint is what a manager takes when it has nothing to do.

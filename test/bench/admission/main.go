@@ -99,5 +99,5 @@ func run(ctx context.Context, o options) (err error) {
 		_, err = fmt.Print(table)
 		return err
 	}
-	return replaceSection(o.write, "admission", table)
+	return harness.ReplaceSection(o.write, "admission", table)
 }

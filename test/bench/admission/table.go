@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -14,6 +12,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/devicequota/devicequota/test/harness"
 )
 
 // median returns the sample with the median throughput, of two the slower one.
@@ -27,7 +27,7 @@ func median(s []sample) sample {
 func (b *bench) table(samples map[load]map[string][]sample) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, "Measured %s on %d cores (%s) with clients, API server, etcd and managers on the same machine; median of %d rounds, run in turn.\n",
-		time.Now().UTC().Format("2006-01-02"), runtime.NumCPU(), cpuModel(), len(samples[loads[0]][doNothingName]))
+		time.Now().UTC().Format("2006-01-02"), runtime.NumCPU(), harness.CPUModel(), len(samples[loads[0]][doNothingName]))
 	w.WriteString(verdicts(b.subjects(), samples))
 	for _, l := range loads {
 		floor := median(samples[l][doNothingName])
@@ -52,38 +52,6 @@ func (b *bench) table(samples map[load]map[string][]sample) string {
 		}
 	}
 	return w.String()
-}
-
-// cpuModel returns the processor's name as the kernel knows it.
-func cpuModel() string {
-	data, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	for line := range bytes.Lines(data) {
-		if name, value, ok := strings.Cut(string(line), ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return runtime.GOARCH
-}
-
-// replaceSection replaces what stands between the markers of a Markdown file, or appends it.
-func replaceSection(file, section, text string) error {
-	begin, end := "<!-- "+section+":begin -->\n", "<!-- "+section+":end -->\n"
-	data, err := os.ReadFile(file)
-	if err != nil && !os.IsNotExist(err) {
-		return err
-	}
-	before, rest, found := strings.Cut(string(data), begin)
-	if !found {
-		return os.WriteFile(file, []byte(before+"\n"+begin+text+end), 0o644)
-	}
-	_, after, found := strings.Cut(rest, end)
-	if !found {
-		return fmt.Errorf("%s: no %q after %q", file, strings.TrimSpace(end), strings.TrimSpace(begin))
-	}
-	return os.WriteFile(file, []byte(before+begin+text+end+after), 0o644)
 }
 
 // statusCode returns the HTTP code of an API server's answer, 0 when it is none.

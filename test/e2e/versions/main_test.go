@@ -8,8 +8,6 @@ package versions
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"testing"
 
 	"k8s.io/client-go/discovery"
@@ -21,13 +19,13 @@ import (
 // kube is what runs.
 var kube *harness.Kubernetes
 
-func TestMain(m *testing.M) {
-	var err error
+func TestMain(m *testing.M) { harness.Exit(run(m)) }
+
+func run(m *testing.M) (code int, err error) {
 	if kube, err = harness.AskKubernetes(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return 1, err
 	}
-	os.Exit(m.Run())
+	return m.Run(), nil
 }
 
 // allocation is the gate of the group before Kubernetes 1.34.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	quotav1 "github.com/openshift/api/quota/v1"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	draapiv1beta1 "k8s.io/dynamic-resource-allocation/api/v1beta1"
 	draapiv1beta2 "k8s.io/dynamic-resource-allocation/api/v1beta2"
 	"k8s.io/utils/ptr"
@@ -232,27 +230,12 @@ func (w *world) create(obj client.Object) {
 
 func (w *world) eventually(what string, f func(ctx context.Context) error) {
 	w.t.Helper()
-	eventually(w.t, what, f)
-}
-
-func eventually(t *testing.T, what string, f func(ctx context.Context) error) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
-		err := f(ctx)
-		if err == nil || ctx.Err() == nil {
-			last = err // what fails because the time is over tells nothing
-		}
-		return err == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("%s: %v", what, last)
-	}
+	harness.Eventually(w.t, what, f)
 }
 
 func wantLog(t *testing.T, m *harness.Manager, text string) {
 	t.Helper()
-	eventually(t, "the manager's log", func(context.Context) error {
+	harness.Eventually(t, "the manager's log", func(context.Context) error {
 		if !strings.Contains(m.Log(), text) {
 			return fmt.Errorf("no %s in:\n%s", text, m.LogTail(20))
 		}
