@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/devicequota/devicequota/cmd/kubectl-devicequota/input"
 	"github.com/devicequota/devicequota/cmd/kubectl-devicequota/report"
@@ -23,6 +24,8 @@ import (
 // checkOptions are the flags of check.
 type checkOptions struct {
 	*options
+	// config says which cluster is meant. Each command has flags of its own for it.
+	config      *genericclioptions.ConfigFlags
 	files       []string
 	recursive   bool
 	allocate    bool

@@ -107,7 +107,7 @@ func (d *doctorOptions) findings(ctx context.Context) ([]live.Finding, error) {
 				out = append(out, live.Finding{Level: live.Error, Check: "key", Object: r.Items[i].Object.String(), Message: r.Items[i].Message})
 			}
 		}
-		found, err := quotas(ctx, cluster)
+		found, err := quotas(ctx, cluster, &live.Snapshot{})
 		return append(out, append(found, pools(cluster.Slices())...)...), err
 	}
 	d.live = true
@@ -139,7 +139,7 @@ func (d *doctorOptions) findings(ctx context.Context) ([]live.Finding, error) {
 	if err := cluster.Apply(ctx, s.Objects...); err != nil {
 		return nil, err
 	}
-	found, err := quotas(ctx, cluster)
+	found, err := quotas(ctx, cluster, s)
 	if err != nil {
 		return nil, err
 	}
@@ -148,9 +148,11 @@ func (d *doctorOptions) findings(ctx context.Context) ([]live.Finding, error) {
 	return append(out, found...), err
 }
 
-// quotas finds limits that mean less than they seem to.
-func quotas(ctx context.Context, c *sim.Cluster) ([]live.Finding, error) {
+// quotas finds limits that mean less than they seem to. What may not be read tells nothing.
+func quotas(ctx context.Context, c *sim.Cluster, s *live.Snapshot) ([]live.Finding, error) {
 	var out []live.Finding
+	noClasses := slices.Contains(s.Unlisted, "DeviceClass")
+	noDevices := noClasses || slices.Contains(s.Unlisted, "ResourceSlice")
 	for _, n := range c.Quotas() {
 		u, err := c.Usage(ctx, n)
 		if err != nil {
@@ -165,7 +167,7 @@ func quotas(ctx context.Context, c *sim.Cluster) ([]live.Finding, error) {
 		}
 		for i := range u.Quota.Keys {
 			k := &u.Quota.Keys[i]
-			if k.Subject == quota.SubjectClass && c.Inventory().DeviceClass(k.Class) == nil {
+			if k.Subject == quota.SubjectClass && !noClasses && c.Inventory().DeviceClass(k.Class) == nil {
 				add(live.Error, "class", fmt.Sprintf("%s: there is no DeviceClass %q", k.Name, k.Class))
 			}
 		}
@@ -173,7 +175,7 @@ func quotas(ctx context.Context, c *sim.Cluster) ([]live.Finding, error) {
 			add(live.Warning, "coverage", "its selector matches no namespace")
 		}
 		for _, condition := range u.Conditions {
-			if level, ok := levels[condition.Type]; ok {
+			if level, ok := levels[condition.Type]; ok && !(noDevices && slices.Contains(byDevices, condition.Type)) {
 				add(level, condition.Type, condition.Key+": "+condition.Message)
 			}
 		}
@@ -190,6 +192,9 @@ var levels = map[string]live.Level{
 	v1alpha1.ConditionOverLimit:        live.Warning,
 	v1alpha1.ConditionStale:            live.Error,
 }
+
+// byDevices are the conditions that depend on which devices there are.
+var byDevices = []string{v1alpha1.ConditionFootprintUnknown, v1alpha1.ConditionZeroDefault, v1alpha1.ConditionAliasedKey}
 
 // pools finds pools that are not complete in their newest generation, and slices of older ones.
 func pools(slices []*resourceapi.ResourceSlice) []live.Finding {

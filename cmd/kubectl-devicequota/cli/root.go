@@ -12,7 +12,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -36,8 +35,6 @@ var errNo = errors.New("no")
 // options are what all commands share.
 type options struct {
 	genericiooptions.IOStreams
-	// config is set for commands that ask a cluster.
-	config  *genericclioptions.ConfigFlags
 	version string
 	output  string
 	// noHeaders leaves headings out.

@@ -100,6 +100,9 @@ func (u *usageOptions) run(ctx context.Context, args []string) error {
 	}
 	for {
 		r, err := u.report(ctx, args, only)
+		if u.watch && ctx.Err() != nil {
+			return nil // that is how it ends, also in the middle of reading
+		}
 		if err != nil {
 			return err
 		}

@@ -66,10 +66,11 @@ type Snapshot struct {
 	Member  bool
 	Applied []quotav1.AppliedClusterResourceQuota
 
+	// Unlisted are the kinds of which nothing may be read. There are taken to be none of them.
+	Unlisted []string
+
 	// blind: not even the claims of the namespace may be read.
 	blind bool
-	// unlisted are the kinds of which nothing may be read.
-	unlisted []string
 }
 
 // Load reads everything that decides about claims in the namespace, as far as the user may;
@@ -104,8 +105,8 @@ func (r *Reader) Load(ctx context.Context, namespace string) (*Snapshot, error) 
 	if err := r.quotas(ctx, s, namespace); err != nil {
 		return nil, err
 	}
-	if len(s.unlisted) > 0 {
-		s.Notes = append(s.Notes, "you may not list "+strings.Join(s.unlisted, ", ")+": there are taken to be none")
+	if len(s.Unlisted) > 0 {
+		s.Notes = append(s.Notes, "you may not list "+strings.Join(s.Unlisted, ", ")+": there are taken to be none")
 	}
 	return s, r.ledgers(ctx, s)
 }
@@ -116,6 +117,7 @@ func (r *Reader) namespaces(ctx context.Context, s *Snapshot, namespace string) 
 	if err := r.list(ctx, s, &corev1.NamespaceList{}, "Namespace", ""); err != nil || len(s.Objects) > before {
 		return err
 	}
+	s.Unlisted = nil // the one is there
 	ns := &corev1.Namespace{}
 	err := r.Get(ctx, client.ObjectKey{Name: namespace}, ns)
 	if apierrors.IsForbidden(err) {
@@ -161,13 +163,13 @@ func (r *Reader) listAs(ctx context.Context, s *Snapshot, list client.ObjectList
 	err := r.List(ctx, list)
 	if apierrors.IsForbidden(err) {
 		if namespace == "" {
-			s.unlisted = append(s.unlisted, gvk.Kind)
+			s.Unlisted = append(s.Unlisted, gvk.Kind)
 			return nil
 		}
 		err = r.List(ctx, list, client.InNamespace(namespace))
 		if apierrors.IsForbidden(err) {
 			s.blind = s.blind || gvk.Kind == "ResourceClaim"
-			s.unlisted = append(s.unlisted, gvk.Kind)
+			s.Unlisted = append(s.Unlisted, gvk.Kind)
 			return nil
 		}
 		if err == nil {

@@ -119,6 +119,10 @@ func TestAMemberReadsHisProject(t *testing.T) {
 			if err != nil || !s.Member || len(s.Notes) == 0 || s.Ledgers != nil {
 				t.Fatalf("got %+v, error %v", s, err)
 			}
+			// His own namespace is there, also for who may not list namespaces.
+			if slices.Contains(s.Unlisted, "Namespace") || !slices.Contains(s.Unlisted, "DeviceClass") || !slices.Contains(kinds(t, s), "Namespace /a") {
+				t.Errorf("taken to be none: %q; objects %q", s.Unlisted, kinds(t, s))
+			}
 			crq, ok := s.Objects[len(s.Objects)-1].(*quotav1.ClusterResourceQuota)
 			if !ok {
 				t.Fatalf("no quota among %q", kinds(t, s))
