@@ -6,18 +6,16 @@
 package cli
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/devicequota/devicequota/test/harness"
 )
@@ -26,8 +24,8 @@ import (
 var (
 	cp      *harness.ControlPlane
 	manager *harness.Manager
-	// auditLog is where the API server writes what the users ask it for.
-	auditLog string
+	// audit is what the users ask the API server for.
+	audit harness.AuditLog
 	// kubeconfigs by user.
 	kubeconfigs = map[string]string{}
 )
@@ -39,16 +37,14 @@ const (
 	member    = "member"    // reads a project
 	guest     = "guest"     // reads what a project is shown of its quotas
 	stranger  = "stranger"  // reads nothing
+
+	admin = "admin" // may do everything
 )
 
-func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+// users are all but the administrator.
+var users = []string{auditor, scientist, member, guest, stranger}
+
+func TestMain(m *testing.M) { harness.Exit(run(m)) }
 
 func run(m *testing.M) (code int, err error) {
 	ctx := context.Background()
@@ -57,26 +53,17 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	auditLog = filepath.Join(dir, "audit.log")
-	policy := filepath.Join(dir, "policy.yaml")
-	if err := os.WriteFile(policy, []byte(`apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-- level: Metadata
-  users: [auditor, scientist, member, guest, stranger]
-- level: None
-`), 0o600); err != nil {
+	if audit, err = harness.NewAuditLog(dir, "- level: Metadata\n  users: ["+strings.Join(users, ", ")+"]"); err != nil {
 		return 1, err
 	}
-	if cp, err = harness.Start(harness.Options{OldVersions: true, Flags: map[string]string{"audit-policy-file": policy, "audit-log-path": auditLog}}); err != nil {
+	if cp, err = harness.Start(harness.Options{OldVersions: true, Flags: audit.Flags()}); err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, cp.Stop()) }()
 	if err := prepare(ctx, dir); err != nil {
 		return 1, err
 	}
-	if manager, err = cp.StartManager(ctx, harness.ManagerOptions{Args: []string{"--shutdown-delay=0s"}}); err != nil {
+	if err := startManager(ctx); err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, manager.Stop()) }()
@@ -88,6 +75,14 @@ rules:
 		fmt.Fprintf(os.Stderr, "\nmanager:\n%s\n", manager.LogTail(60))
 	}
 	return code, nil
+}
+
+func startManager(ctx context.Context) error {
+	m, err := cp.StartManager(ctx, harness.ManagerOptions{Args: []string{"--shutdown-delay=0s"}})
+	if err == nil {
+		manager = m
+	}
+	return err
 }
 
 // prepare installs the product, the example's cluster and the users.
@@ -104,7 +99,8 @@ func prepare(ctx context.Context, dir string) error {
 			{Verbs: read, APIGroups: []string{""}, Resources: []string{"nodes"}}},
 	}
 	inProject := map[string][]rbacv1.PolicyRule{scientist: memberRules(), member: memberRules(), guest: memberRules()[:1]}
-	for _, user := range []string{auditor, scientist, member, guest, stranger} {
+	kubeconfigs[admin] = cp.Kubeconfig
+	for _, user := range users {
 		_, kubeconfig, err := cp.User(user)
 		if err != nil {
 			return err
@@ -153,25 +149,4 @@ func grant(ctx context.Context, user string, rules, inProject []rbacv1.PolicyRul
 		cp.Client.Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: user, Namespace: project}, Rules: inProject}),
 		cp.Client.Create(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: user, Namespace: project}, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user}}))
-}
-
-// events returns what the users asked the API server for. It writes an event before it answers.
-func events(t *testing.T) []auditv1.Event {
-	t.Helper()
-	f, err := os.Open(auditLog)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	var out []auditv1.Event
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var e auditv1.Event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, e)
-	}
-	return out
 }
