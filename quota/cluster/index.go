@@ -71,7 +71,7 @@ type account struct {
 	used        corev1.ResourceList            // immutable: replaced, never changed
 	byNamespace map[string]corev1.ResourceList // namespace -> use; lists immutable
 	shared      bool                           // an observation holds byNamespace
-	uncomputed  map[types.UID]*object          // objects whose charge is not computable now
+	uncomputed  map[types.UID]*object          // objects that count as last known: their charge is not computable now
 }
 
 // project is one namespace.

@@ -3,7 +3,6 @@ package cluster
 import (
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/devicequota/devicequota/quota"
@@ -111,23 +110,15 @@ func (x *index) putLocked(o *object, j job) {
 		var found bool
 		for k, c := range j.costs {
 			if c.account == a && sameCharging(j.quotas[k], a.quota) {
-				costs, found = append(costs, c), true
+				costs, found = append(costs, x.withSeed(o, c)), true
 			}
 		}
 		if !found {
-			old, ok := o.costOf(a)
-			if !ok {
-				old = cost{account: a, known: x.remembered(a.quota.Name, o.uid)}
-			}
-			costs = append(costs, x.compute(o, old))
+			last, _ := x.lastCost(o, a)
+			costs = append(costs, x.compute(o, last))
 		}
 	}
 	x.setCosts(o, costs)
-}
-
-// remembered returns the last known charge that a ledger tells, nil when none does.
-func (x *index) remembered(name string, uid types.UID) corev1.ResourceList {
-	return x.seeds[seedKey{name, uid}]
 }
 
 // seed takes over what a ledger remembers, for objects of which this replica never computed
@@ -143,23 +134,24 @@ func (x *index) seed(name string, remembered []v1alpha1.RememberedCharge) {
 	a := x.accounts[name]
 	for _, r := range remembered {
 		x.seeds[seedKey{name, r.UID}] = r.Charge
-		if a == nil {
-			continue
-		}
-		if o := a.uncomputed[r.UID]; o != nil {
-			x.reseed(o, a, r.Charge)
+		if o := x.objects[r.UID]; o != nil && a != nil {
+			costs := append([]cost(nil), o.costs...)
+			for i, c := range costs {
+				if c.account == a {
+					costs[i] = x.withSeed(o, c)
+				}
+			}
+			x.setCosts(o, costs)
 		}
 	}
 }
 
-// reseed charges an uncomputable object by the remembered charge if none was known.
-func (x *index) reseed(o *object, a *account, charge corev1.ResourceList) {
-	costs := append([]cost(nil), o.costs...)
-	for i, c := range costs {
-		if c.account == a && c.known == nil {
-			c.known = charge
-			costs[i] = x.compute(o, c)
-		}
+// withSeed charges an uncomputable object by what a ledger remembers if no charge was known.
+func (x *index) withSeed(o *object, c cost) cost {
+	charge, ok := x.seeds[seedKey{c.account.quota.Name, o.uid}]
+	if c.computed || c.known != nil || !ok {
+		return c
 	}
-	x.setCosts(o, costs)
+	c.known = charge
+	return x.compute(o, c)
 }

@@ -96,13 +96,20 @@ func (x *index) noteGone(uid types.UID) {
 func (x *index) charge(o *object) {
 	costs := make([]cost, 0, len(o.project.covering))
 	for _, a := range o.project.covering {
-		old, ok := o.costOf(a)
-		if !ok {
-			old = cost{account: a, known: x.remembered(a.quota.Name, o.uid)}
-		}
-		costs = append(costs, x.compute(o, old))
+		last, _ := x.lastCost(o, a)
+		costs = append(costs, x.compute(o, last))
 	}
 	x.setCosts(o, costs)
+}
+
+// lastCost returns the object's cost for the account; when there is none, one that knows no
+// more than what a ledger remembers, to be computed.
+func (x *index) lastCost(o *object, a *account) (cost, bool) {
+	c, ok := o.costOf(a)
+	if !ok {
+		c = cost{account: a, known: x.seeds[seedKey{a.quota.Name, o.uid}]}
+	}
+	return c, ok
 }
 
 // setCosts replaces the object's costs, which are for the accounts that cover its project.
@@ -122,7 +129,7 @@ func (x *index) setCosts(o *object, costs []cost) {
 				was = o.effective(b)
 			}
 		}
-		if c.computed {
+		if c.computed || c.known == nil {
 			delete(c.account.uncomputed, o.uid)
 		} else {
 			c.account.uncomputed[o.uid] = o

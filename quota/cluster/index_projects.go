@@ -77,9 +77,9 @@ func (x *index) setCovering(p *project, covering []*account) {
 func (x *index) recover(o *object) {
 	costs := make([]cost, 0, len(o.project.covering))
 	for _, a := range o.project.covering {
-		c, ok := o.costOf(a)
+		c, ok := x.lastCost(o, a)
 		if !ok {
-			c = x.compute(o, cost{account: a, known: x.remembered(a.quota.Name, o.uid)})
+			c = x.compute(o, c)
 		}
 		costs = append(costs, c)
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -512,6 +513,98 @@ func TestLastKnownChargeOutlivesTheDevicesAndARestart(t *testing.T) {
 	set(restarted, quota.Claims, restarted.claims, claim)
 	restarted.view.index.seed("q", []v1alpha1.RememberedCharge{{UID: "u", Charge: known}})
 	restarted.equal("after a restart", known, restarted.view.Cached().Observe("q", nil, nil).Used)
+}
+
+// uncomputable returns an index of the quota q over the project a that has no inventory yet, a
+// claim to be set there, and an inventory without the claim's devices.
+func uncomputable(t *testing.T) (s *simulation, claim *resourceapi.ResourceClaim, gone *shelf) {
+	t.Helper()
+	s = newSimulation(t, 1)
+	s.view.index = newIndex(Options{Clock: s.clock}, func(Change) {})
+	s.limit(4)
+	crq := s.quotas["/q"].DeepCopy()
+	crq.Spec.Quota.Hard = corev1.ResourceList{memoryKey: resource.MustParse("100Gi")}
+	set(s, quota.Quotas, s.quotas, crq)
+	set(s, quota.Namespaces, s.namespaces, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"team": "x"}}})
+	claim = &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c", UID: "u"}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}}}
+	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+		{Request: "r", Driver: "example.com", Pool: "gpu", Device: "0"},
+	}}}
+	return s, claim, &shelf{revision: 1000, memory: map[string][]int64{}}
+}
+
+// TestWhatALedgerRemembersIsKeptWheneverItIsReceived: the watches of a replica that starts are
+// filled in any order, and its ledgers are read while it charges by its first inventory.
+func TestWhatALedgerRemembersIsKeptWheneverItIsReceived(t *testing.T) {
+	t.Parallel()
+	remembered := corev1.ResourceList{memoryKey: resource.MustParse("40Gi")}
+	seed := func(s *simulation) {
+		s.view.index.seed("q", []v1alpha1.RememberedCharge{{UID: "u", Charge: remembered}})
+	}
+	for name, start := range map[string]func(s *simulation, claim *resourceapi.ResourceClaim, gone *shelf){
+		"before the claims": func(s *simulation, claim *resourceapi.ResourceClaim, gone *shelf) {
+			seed(s)
+			set(s, quota.Claims, s.claims, claim)
+			s.view.index.setInventory(inventoryAt{inventory: gone})
+		},
+		"before the first inventory": func(s *simulation, claim *resourceapi.ResourceClaim, gone *shelf) {
+			set(s, quota.Claims, s.claims, claim)
+			seed(s)
+			s.view.index.setInventory(inventoryAt{inventory: gone})
+		},
+		"while the first inventory is counted": func(s *simulation, claim *resourceapi.ResourceClaim, gone *shelf) {
+			set(s, quota.Claims, s.claims, claim)
+			s.view.index.setInventory(inventoryAt{inventory: &interrupted{shelf: gone, call: func() { seed(s) }}})
+		},
+		"after the first inventory": func(s *simulation, claim *resourceapi.ResourceClaim, gone *shelf) {
+			set(s, quota.Claims, s.claims, claim)
+			s.view.index.setInventory(inventoryAt{inventory: gone})
+			seed(s)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, claim, gone := uncomputable(t)
+			start(s, claim, gone)
+			o := s.view.Cached().Observe("q", nil, nil)
+			s.equal("used", remembered, o.Used)
+			if len(o.Remembered) != 1 || !quota.Equal(o.Remembered[0].Charge, remembered) {
+				t.Errorf("remembered: want %v, got %v", remembered, o.Remembered)
+			}
+		})
+	}
+}
+
+// interrupted is an Inventory during whose first question something else happens.
+type interrupted struct {
+	*shelf
+	once sync.Once
+	call func()
+}
+
+func (i *interrupted) DeviceClass(name string) *resourceapi.DeviceClass {
+	i.once.Do(i.call)
+	return i.shelf.DeviceClass(name)
+}
+
+// TestOnlyWhatIsRememberedIsLookedAtByEachObservation: most pods are charged by their claims,
+// and nothing is known of them that had to be kept.
+func TestOnlyWhatIsRememberedIsLookedAtByEachObservation(t *testing.T) {
+	t.Parallel()
+	s, claim, gone := uncomputable(t)
+	s.view.index.setInventory(inventoryAt{inventory: gone})
+	set(s, quota.Claims, s.claims, claim)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p", UID: "p"}}
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: ptr.To("c")}}
+	set(s, quota.Pods, s.pods, pod)
+	if n := len(s.view.index.accounts["q"].uncomputed); n != 0 {
+		t.Errorf("nothing is remembered: want nothing to look at, got %d objects", n)
+	}
+	s.view.index.seed("q", []v1alpha1.RememberedCharge{{UID: "u", Charge: corev1.ResourceList{memoryKey: resource.MustParse("40Gi")}}})
+	if n := len(s.view.index.accounts["q"].uncomputed); n != 1 {
+		t.Errorf("want the claim, got %d objects", n)
+	}
 }
 
 func TestRecountsLeaveTimeForAdmission(t *testing.T) {

@@ -82,7 +82,7 @@ func (x *index) present(uid types.UID) bool {
 func (a *account) rememberedCharges() []v1alpha1.RememberedCharge {
 	var out []v1alpha1.RememberedCharge
 	for uid, o := range a.uncomputed {
-		if c, ok := o.costOf(a); ok && c.known != nil {
+		if c, ok := o.costOf(a); ok {
 			out = append(out, v1alpha1.RememberedCharge{UID: uid, Charge: c.known})
 		}
 	}
