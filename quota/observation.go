@@ -97,6 +97,9 @@ type Observed struct {
 	// Recorded is, per component, the largest version of an object that the observation
 	// contains. It is what a settle records, because a list's own version runs ahead of idle caches.
 	Recorded Vector
+	// FromCache, of a live observation, are the components that were taken from a cache all the
+	// same: other replicas may have seen more of them before it began.
+	FromCache [Components]bool
 	// Quota as observed; nil when the observation has none of that name.
 	Quota *Quota
 	// Used is the total charge of all observed objects.

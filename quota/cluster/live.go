@@ -77,6 +77,7 @@ type live struct {
 	mu       sync.Mutex // protects the following, while reading; afterwards only charges
 	version  quota.Vector
 	recorded quota.Vector
+	cached   [quota.Components]bool
 	accounts map[string]*account // only quota and crq are set
 	projects map[string]*liveProject
 	objects  map[types.UID]*object
@@ -270,7 +271,14 @@ func (l *live) takePodsLocked(x *index) {
 			l.addLocked(o.copy())
 		}
 	}
-	l.version[quota.Pods], l.recorded[quota.Pods] = x.version[quota.Pods], x.recorded[quota.Pods]
+	l.takeVersions(x, quota.Pods)
+}
+
+// takeVersions notes that the content of the components is that of the cache.
+func (l *live) takeVersions(x *index, components ...quota.Component) {
+	for _, c := range components {
+		l.version[c], l.recorded[c], l.cached[c] = x.version[c], x.recorded[c], true
+	}
 }
 
 func (l *live) getClaim(ctx context.Context, key client.ObjectKey) (*object, error) {

@@ -18,9 +18,7 @@ func (l *live) finish() {
 	x := l.v.index
 	x.mu.Lock()
 	l.charger, l.seeds = x.charger, maps.Clone(x.seeds)
-	for _, c := range []quota.Component{quota.Slices, quota.Classes, quota.Nodes} {
-		l.version[c], l.recorded[c] = x.version[c], x.recorded[c]
-	}
+	l.takeVersions(x, quota.Slices, quota.Classes, quota.Nodes)
 	l.gone = make(map[types.UID]bool, len(x.gone))
 	for uid := range x.gone {
 		l.gone[uid] = true
@@ -55,6 +53,7 @@ func (l *live) Observe(name string, last *quota.Quota, uids []types.UID) quota.O
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := newObserved(l.version, l.recorded)
+	o.FromCache = l.cached
 	a := l.accounts[name]
 	if a != nil {
 		o.Quota = a.quota

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	quotav1 "github.com/openshift/api/quota/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -226,6 +227,30 @@ func TestLiveLeavesOutWhatIsDeletedWhileItReads(t *testing.T) {
 	}
 	if o.Observe("q0", nil, []types.UID{fresh.UID}).Present[fresh.UID] {
 		t.Error("a claim that is gone is present")
+	}
+}
+
+func TestLiveTellsWhatItTookFromTheCache(t *testing.T) {
+	t.Parallel()
+	s, _ := newServed(t, 5)
+	fromCache := func() (components []string) {
+		o, err := s.view.Live(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for c, is := range o.Observe("q0", nil, nil).FromCache {
+			if is {
+				components = append(components, quota.Component(c).String())
+			}
+		}
+		return components
+	}
+	if diff := cmp.Diff([]string{"pods", "slices", "classes", "nodes"}, fromCache()); diff != "" {
+		t.Errorf("no pod is charged (-want +got):\n%s", diff)
+	}
+	set(s, quota.Pods, s.pods, s.pod())
+	if diff := cmp.Diff([]string{"slices", "classes", "nodes"}, fromCache()); diff != "" {
+		t.Errorf("a pod may be charged (-want +got):\n%s", diff)
 	}
 }
 

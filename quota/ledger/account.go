@@ -26,12 +26,17 @@ type account struct {
 	known *v1alpha1.DeviceLedger
 	// knownAt is when this replica first knew that state of it.
 	knownAt time.Time
-	// seen is when this replica first saw each hold of known, by its own monotonic clock.
+	// seen is when this replica first saw each hold of known, and of the ledger that it read last,
+	// by its own monotonic clock.
 	// hold UID -> time
 	seen map[types.UID]time.Time
 	// marked is the ledger that is rebuilding, markedAt when this replica first saw that.
 	marked   types.UID
 	markedAt time.Time
+	// ahead are the versions of a ledger that this replica's caches have not reached, aheadAt
+	// when it first met them.
+	ahead   quota.Vector
+	aheadAt time.Time
 	// own are the holds this replica wrote, until they are observed or old.
 	// hold UID -> hold
 	own map[types.UID]ownHold
@@ -70,18 +75,19 @@ func (a *account) see(l *v1alpha1.DeviceLedger, replace bool) {
 	now := a.l.o.Clock.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	seen := a.seen
-	if replace {
+	holds := l.Status.Holds
+	switch {
+	case replace:
 		if a.known == nil || versionOf(a.known) != versionOf(l) {
 			a.knownAt = now
 		}
 		a.known = l
-		seen = make(map[types.UID]time.Time, len(l.Status.Holds))
-	} else if seen == nil {
-		seen = map[types.UID]time.Time{}
+	case a.known != nil:
+		holds = slices.Concat(holds, a.known.Status.Holds)
 	}
-	for i := range l.Status.Holds {
-		uid := l.Status.Holds[i].UID
+	seen := make(map[types.UID]time.Time, len(holds))
+	for i := range holds {
+		uid := holds[i].UID
 		if at, ok := a.seen[uid]; ok {
 			seen[uid] = at
 		} else {
@@ -99,6 +105,22 @@ func (a *account) knewBefore(l *v1alpha1.DeviceLedger, t time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.known != nil && versionOf(a.known) == versionOf(l) && a.knownAt.Before(t)
+}
+
+// cacheLag is longer than any cache is behind: its watch is begun anew every ten minutes.
+// Source: MinWatchTimeout in k8s.io/client-go/tools/cache/reflector.go (v0.37).
+const cacheLag = 15 * time.Minute
+
+// aheadLong returns true if the ledger was ahead of this replica's caches, at the same versions,
+// for so long that no other replica's cache can be the reason.
+func (a *account) aheadLong(stored quota.Vector) bool {
+	now := a.l.o.Clock.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.aheadAt.IsZero() || a.ahead != stored {
+		a.ahead, a.aheadAt = stored, now
+	}
+	return now.Sub(a.aheadAt) >= cacheLag
 }
 
 // forget remembers that there is no ledger.

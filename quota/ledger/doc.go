@@ -27,6 +27,8 @@
 //     count it nor end its hold. Watches of different resources are not in step.
 //   - A settle needs an observation at least as new as the ledger in every component, and as
 //     new as the replica's own cache in quotas and namespaces.
+//   - A ledger ahead of what was read live after it was known was edited. Devices are never read
+//     live: ahead of these, another replica has seen more, unless that lasts longer than any watch.
 //   - Age is the replica's own monotonic clock since it first saw the hold. Only a live
 //     observation, or a cache at or above the version of one, ages holds.
 //   - A ledger that was missing is created from a live observation and marked as rebuilding

@@ -664,6 +664,57 @@ func TestALedgerEditedByHandIsPutRight(t *testing.T) {
 	}
 }
 
+// TestQuestionsLeaveNothingOfHoldsThatHaveEnded: a replica may be asked for long about a quota to
+// which only others admit.
+func TestQuestionsLeaveNothingOfHoldsThatHaveEnded(t *testing.T) {
+	inWorld(t, Options{}, 1, 10, func(t *testing.T, w *world, l *Ledger) {
+		for i := range 100 {
+			w.mu.Lock()
+			other := w.ledgers["q0"].DeepCopy()
+			other.Status.Holds = []v1alpha1.Hold{{UID: types.UID(fmt.Sprint("other-", i)), Kind: v1alpha1.HoldClaim, Namespace: "ns0", Name: "other"}}
+			w.store(w.replicas[0], [kinds]watchCache{}, nil, other)
+			w.mu.Unlock()
+			if _, err := l.Check(t.Context(), w.claim(i, "ns0", "a", 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := len(l.account("q0").seen); got != 1 {
+			t.Errorf("want the one hold remembered that there is, got %d", got)
+		}
+	})
+}
+
+// TestALedgerAheadOfThisReplicasCachesIsLeftToTheOthers: devices are never read live. Another
+// replica's cache has more of them, until this one has caught up; a ledger that stays ahead was
+// edited.
+func TestALedgerAheadOfThisReplicasCachesIsLeftToTheOthers(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		w.fromCache[quota.Slices] = true
+		w.mu.Lock()
+		other := w.ledgers["q0"].DeepCopy()
+		other.Status.Observed.Slices, other.Status.Used = "7", corev1.ResourceList{keyA: resource.MustParse("1")}
+		w.store(w.replicas[0], [kinds]watchCache{}, nil, other)
+		w.mu.Unlock()
+		settle := func() error {
+			_, err := l.Settle(t.Context(), "q0", nil)
+			return err
+		}
+		for range 10 {
+			if err := settle(); !errors.Is(err, errOvertaken) {
+				t.Fatalf("want the settle left to whoever has seen more, got error %v", err)
+			}
+			time.Sleep(time.Minute)
+		}
+		if got := w.ledgers["q0"].Status.Observed.Slices; got != "7" {
+			t.Errorf("the version that another replica observed became %q", got)
+		}
+		time.Sleep(cacheLag)
+		if err := settle(); err != nil || w.ledgers["q0"].Status.Observed.Slices != "" {
+			t.Errorf("ahead for %v: want it put right, got %+v, error %v", cacheLag, w.ledgers["q0"].Status.Observed, err)
+		}
+	})
+}
+
 func TestALedgerIsRemovedAfterItsQuotaAndItsHolds(t *testing.T) {
 	inWorld(t, Options{}, 1, 2, func(t *testing.T, w *world, l *Ledger) {
 		remove := func(wantDone bool) time.Duration {

@@ -182,13 +182,24 @@ func (p *plan) settle(cached, live *look) {
 
 // mend undoes what only somebody else than a Ledger can have written: terms that the quota of
 // that version does not have, and versions that are ahead of a live observation which began
-// after this replica knew the ledger. Any observation is better than such a ledger.
+// after this replica knew the ledger. Any observation is better than such a ledger. Where the
+// live observation has what a cache had, another replica's cache may be ahead, for a while.
 func (p *plan) mend(cached, live *look) {
 	l := &p.next.Status
 	if cached.Quota != nil && cached.Quota.ResourceVersion == termsVersion(l) && ordered(cached.Quota, l) > 0 {
 		l.CRQResourceVersion = ""
 	}
 	if live == nil || maySettle(l, &live.Observed) || !p.a.knewBefore(p.base, live.begun) {
+		return
+	}
+	stored, _ := quota.StoredVersions(l)
+	read := live.Observed
+	for c, fromCache := range read.FromCache {
+		if fromCache {
+			read.Version[c] = max(read.Version[c], stored[c])
+		}
+	}
+	if maySettle(l, &read) && !p.a.aheadLong(stored) {
 		return
 	}
 	l.Observed, l.CRQResourceVersion = v1alpha1.ObservedVersions{}, ""

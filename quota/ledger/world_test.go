@@ -131,6 +131,8 @@ type world struct {
 	slow        time.Duration
 	// split makes live lists one step per namespace; oneList makes all of it one step.
 	split, oneList bool
+	// fromCache are the components that live observations take from caches.
+	fromCache [quota.Components]bool
 }
 
 // replica is one process: a real Ledger over its own caches.
@@ -384,12 +386,13 @@ func amounts(q *quota.Quota, charge int64) corev1.ResourceList {
 
 // snapshot is what caches or a live list contain.
 type snapshot struct {
-	version [kinds]uint64
-	objs    [kinds][]object
+	version   [kinds]uint64
+	objs      [kinds][]object
+	fromCache [quota.Components]bool
 }
 
 func (s *snapshot) Observe(name string, last *quota.Quota, uids []types.UID) quota.Observed {
-	o := quota.Observed{Used: corev1.ResourceList{}, ByNamespace: map[string]corev1.ResourceList{},
+	o := quota.Observed{FromCache: s.fromCache, Used: corev1.ResourceList{}, ByNamespace: map[string]corev1.ResourceList{},
 		Present: map[types.UID]bool{}, Charges: map[types.UID]corev1.ResourceList{}, Unrecognised: map[types.UID]bool{}}
 	for k := range s.version {
 		o.Version[components[k]] = s.version[k]
@@ -517,6 +520,7 @@ func (v *viewOf) Live(ctx context.Context) (Observation, error) {
 	w.mu.Lock()
 	w.seq++
 	o := &liveView{begun: w.seq}
+	o.fromCache = w.fromCache
 	v.r.liveAt = append(v.r.liveAt, time.Now())
 	n := len(w.res[kNS].objs)
 	w.mu.Unlock()

@@ -78,6 +78,7 @@ func versionMutations() []mutation {
 			{plan, "must := cached.Recorded[quota.Namespaces] > observed[quota.Namespaces] ||", "must := observed[quota.Namespaces] < 0 ||"},
 		}, "TestModel/^relabels$|TestNewerCoverage"},
 		byScript("TestW8", "settle by a live list older than the own cache", "relabels|everything.*", plan, "	return live.Version[quota.Namespaces] >=", "	return true || live.Version[quota.Namespaces] >="),
+		byScript("TestALedgerAhead", "undo what another replica's cache saw first", "two-replicas", plan, "maySettle(l, &read) && !p.a.aheadLong(stored)", "false"),
 		one("charge by an older quota than the ledger's", "keys-come-and-go", plan, "		return outdated\n", "		return held\n"),
 		byScript("TestANewKey", "new limits without a settle", "keys-come-and-go", plan, "	default:\n		p.behind = must\n", "	default:\n		_ = must\n		p.next.Status = quota.Adopt(*l, cached.Quota)\n"),
 	}
