@@ -1,12 +1,16 @@
 package cluster
 
 import (
+	"context"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/ledger"
 	"github.com/devicequota/devicequota/quota/v1alpha1"
 )
 
@@ -54,6 +58,60 @@ func TestWhatOthersDoToALedgerIsNoticed(t *testing.T) {
 				t.Errorf("told twice: %v", got)
 			}
 		})
+	}
+}
+
+// TestALedgerKnownBeforeIsMissedToo: a replica that begins to lead has followed the ledgers for
+// long, and most of them are not written again soon.
+func TestALedgerKnownBeforeIsMissedToo(t *testing.T) {
+	t.Parallel()
+	s := NewStore(StoreOptions{})
+	s.learn(stored("5", "3"))
+	n := newLedgerNews()
+	defer s.Subscribe(n.heard)()
+	s.forget(stored("5", "3"))
+	if got := n.take("q"); !slices.Equal(got, []newsOf{ledgerLost}) {
+		t.Errorf("want news %v, got %v", []newsOf{ledgerLost}, got)
+	}
+}
+
+// telling is a Store that is told of deletions as Usage is.
+type telling struct {
+	ledger.Store
+	gone func(name string)
+}
+
+func (s telling) Delete(ctx context.Context, l *v1alpha1.DeviceLedger) error {
+	err := s.Store.Delete(ctx, l)
+	if err == nil {
+		s.gone(l.Name)
+	}
+	return err
+}
+
+// TestALedgerRemovedWithItsQuotaIsNotLost: nor is it for the next quota of that name.
+func TestALedgerRemovedWithItsQuotaIsNotLost(t *testing.T) {
+	t.Parallel()
+	u, s, r := newUsage(t, 10)
+	l := &v1alpha1.DeviceLedger{}
+	l.Name, l.UID = "q", "1"
+	u.news.heard("q", l)
+	store := telling{ledger.NewMemoryStore(s.clock), func(name string) { u.news.heard(name, nil) }}
+	u.o.Ledger = ledger.New(store, s.view, ledger.Options{Clock: s.clock})
+	reconcile := func() {
+		t.Helper()
+		if _, err := u.reconcile(t.Context(), "q"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reconcile()
+	drop(s, quota.Quotas, s.quotas, "/q")
+	reconcile()
+	s.clock.Step(time.Second) // between two live observations
+	s.limit(10)
+	reconcile()
+	if len(r.events) != 0 {
+		t.Errorf("want no Events, got %q", r.events)
 	}
 }
 

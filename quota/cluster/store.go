@@ -78,15 +78,20 @@ func (s *Store) NeedLeaderElection() bool { return false }
 // Synced tells whether the cache was filled once.
 func (s *Store) Synced() bool { return s.feed.Health().Synced }
 
-// Subscribe calls f for every version of a ledger that becomes known, own writes included, and
-// with a nil ledger when it is gone, until stop is called. f must return at once, must not call
-// the Store and must not change the ledger.
+// Subscribe calls f for every ledger that is known, then for every version of one that becomes
+// known, own writes included, and with a nil ledger when it is gone, until stop is called. f must
+// return at once, must not call the Store and must not change the ledger.
 func (s *Store) Subscribe(f func(name string, l *v1alpha1.DeviceLedger)) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := s.nextID
 	s.nextID++
 	s.onChange[id] = f
+	for name, k := range s.ledgers {
+		if k.ledger != nil {
+			f(name, k.ledger)
+		}
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

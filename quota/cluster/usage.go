@@ -48,12 +48,12 @@ const (
 // Usage settles every quota's ledger when something changed, and removes the ledgers of
 // quotas that are gone. One replica, the leader, runs it; admission does not depend on it.
 type Usage struct {
-	o UsageOptions
+	o    UsageOptions
+	news *ledgerNews
 
 	mu   sync.Mutex // protects the following
 	last map[string]time.Time
 	told map[string]map[conditionKey]string // quota -> condition -> what was said of it
-	news *ledgerNews
 }
 
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -100,8 +100,8 @@ func (u *Usage) Start(ctx context.Context) error {
 		queue.AddAfter(name, u.wait(name))
 	})
 	defer stopLedgers()
-	for _, name := range u.names() {
-		queue.Add(name)
+	for _, name := range u.o.View.QuotaNames() { // those of ledgers are queued
+		queue.AddAfter(name, u.wait(name))
 	}
 	var wg sync.WaitGroup
 	for range u.o.Workers {
@@ -201,12 +201,12 @@ func (u *Usage) remove(ctx context.Context, name string) (time.Duration, error) 
 	if u.o.Projection != nil {
 		u.o.Projection.Remove(name)
 	}
-	u.news.take(name) // nobody is there to be told
 	done, again, err := u.o.Ledger.Remove(ctx, name)
 	if err != nil {
 		return 0, fmt.Errorf("removal of the ledger %q: %w", name, err)
 	}
 	if done {
+		u.news.take(name) // nobody is there to be told
 		u.mu.Lock()
 		delete(u.last, name)
 		delete(u.told, name)
