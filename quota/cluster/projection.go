@@ -400,7 +400,9 @@ func (p *Projection) projectStatus(ctx context.Context, name string) (bool, erro
 	crq = crq.DeepCopy()
 	crq.Status = *now.status.DeepCopy()
 	p.mu.Lock()
-	now.written = p.o.Clock.Now()
+	if latest := p.quotas[name]; latest != nil { // another recount may have come meanwhile
+		latest.written = p.o.Clock.Now()
+	}
 	p.writes++
 	p.mu.Unlock()
 	if err := p.o.Client.Status().Update(ctx, crq); err != nil && !apierrors.IsNotFound(err) {

@@ -218,6 +218,36 @@ func TestAQuotasStatusIsWrittenAtMostOnceASecond(t *testing.T) {
 	}
 }
 
+// busyClock lets something happen while it is asked what time has passed.
+type busyClock struct {
+	*testclock.FakeClock
+	meanwhile func()
+}
+
+func (c *busyClock) Since(t time.Time) time.Duration {
+	if call := c.meanwhile; call != nil {
+		c.meanwhile = nil
+		call()
+	}
+	return c.FakeClock.Since(t)
+}
+
+func TestARecountDuringAWriteOfTheStatusDoesNotMakeTheNextOneEarlier(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 1)
+	s.o.Clock = &busyClock{s.clock, func() { s.offer("p0", 2) }}
+	s.offer("p0", 1)
+	statuses := 0
+	for _, key := range s.drain() {
+		if key.namespace == "" {
+			statuses++
+		}
+	}
+	if statuses != 1 {
+		t.Errorf("want one write at once, got %d", statuses)
+	}
+}
+
 func TestALargeStatusIsWrittenMoreRarely(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, 400)
