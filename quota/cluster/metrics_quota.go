@@ -84,7 +84,7 @@ func (c *quotaCollector) Collect(out chan<- prometheus.Metric) {
 		c.collectLedger(out, l, seen)
 	}
 	c.seen = seen
-	if c.o.ProjectSeries > 0 {
+	if c.o.ProjectSeries > 0 && c.o.View.Synced() { // before, nothing is charged
 		c.collectProjects(out)
 	}
 }

@@ -101,6 +101,15 @@ devicequota_ledger_oldest_hold_age_seconds{clusterresourcequota="q"} 0
 	}
 }
 
+func TestAReplicaThatHasChargedNothingYetExportsNoUseByProject(t *testing.T) {
+	t.Parallel()
+	s, o := measured(t)
+	s.view.index.charger = nil
+	if n := testutil.CollectAndCount(NewQuotaCollector(o), "devicequota_clusterresourcequota_project", "devicequota_clusterresourcequota_project_left_out"); n != 0 {
+		t.Errorf("want no series, got %d", n)
+	}
+}
+
 func TestUseByProjectAddsUpAndKeepsToItsBound(t *testing.T) {
 	t.Parallel()
 	_, o := measured(t)
