@@ -21,6 +21,10 @@ import (
 // Source: sigs.k8s.io/controller-runtime/pkg/webhook/admission/http.go (v0.25).
 const maxReviewSize = 7 << 20
 
+// usualReviewSize is what is made room for at once because a request says that it is as large:
+// whoever can connect can say so, and send nothing.
+const usualReviewSize = 64 << 10
+
 // Serve answers reviews over HTTP by a webhook, as the webhook itself does, but parses each
 // review once: its own way to find out which version it has costs as much as all else. The
 // shipped configuration asks for reviews of admission.k8s.io/v1 only. What is no such review
@@ -53,8 +57,8 @@ func readReview(r *http.Request) (admission.Request, int32, error) {
 		return admission.Request{}, http.StatusBadRequest, fmt.Errorf("content type is %q, want application/json", t)
 	}
 	var body bytes.Buffer
-	if n := r.ContentLength; n > 0 && n <= maxReviewSize {
-		body.Grow(int(n) + bytes.MinRead)
+	if n := r.ContentLength; n > 0 {
+		body.Grow(int(min(n, usualReviewSize)) + bytes.MinRead)
 	}
 	n, err := body.ReadFrom(io.LimitReader(r.Body, maxReviewSize+1))
 	if err != nil {

@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -59,6 +60,34 @@ func TestServeAnswersAsTheWebhookItselfDoes(t *testing.T) {
 		}
 		if diff := cmp.Diff(answers[0], answers[1]); diff != "" {
 			t.Errorf("%s (-webhook +Serve):\n%s", name, diff)
+		}
+	}
+}
+
+// firstRead is a body that remembers how much it was asked for at first.
+type firstRead struct {
+	io.Reader
+	size int
+}
+
+func (r *firstRead) Read(p []byte) (int, error) {
+	if r.size == 0 {
+		r.size = len(p)
+	}
+	return r.Reader.Read(p)
+}
+
+func TestALargeBodyIsMadeRoomForAsItComes(t *testing.T) {
+	for announced, want := range map[int64]int64{0: usualReviewSize, 1000: 1000 + bytes.MinRead, maxReviewSize: usualReviewSize + bytes.MinRead, 1 << 40: usualReviewSize + bytes.MinRead} {
+		body := &firstRead{Reader: strings.NewReader("{}")}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", body)
+		r.Header.Set("Content-Type", "application/json")
+		r.ContentLength = announced
+		if _, code, err := readReview(r); err == nil || code != http.StatusBadRequest {
+			t.Errorf("no review: code %d, %v", code, err)
+		}
+		if int64(body.size) > 2*want {
+			t.Errorf("%d bytes announced: room was made for %d", announced, body.size)
 		}
 	}
 }
