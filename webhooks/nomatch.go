@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -21,8 +22,12 @@ const explainSteps = 20_000
 // explainCost bounds what evaluating CEL expressions for an explanation may cost.
 const explainCost = 1_000_000
 
-// maxExplanations bounds what is remembered of one inventory.
-const maxExplanations = 1024
+// maxExplanations bounds what is remembered of one inventory, maxExplanation how long each may be
+// in bytes: specs, which are kept as hashes, and explanations may be as long as tenants like.
+const (
+	maxExplanations = 1024
+	maxExplanation  = 4096
+)
 
 // DeviceExplainer explains from the embedded allocator. It remembers its answers for the
 // inventory that it gave them by. Safe for concurrent use.
@@ -31,8 +36,8 @@ type DeviceExplainer struct {
 
 	mu       sync.Mutex // protects following
 	revision uint64
-	// spec as JSON -> explanation
-	known map[string]string
+	// hash of the spec as JSON -> explanation
+	known map[[sha256.Size]byte]string
 }
 
 var _ Explainer = (*DeviceExplainer)(nil)
@@ -53,29 +58,29 @@ func (e *DeviceExplainer) Explain(ctx context.Context, claim *resourceapi.Resour
 	if err != nil {
 		return "" // not a spec that JSON can carry: no request ever was
 	}
-	key := string(spec)
+	key := sha256.Sum256(spec)
 	if text, ok := e.remembered(inventory.Revision(), key); ok {
 		return text
 	}
 	text := compute(ctx, inventory, claim)
-	if ctx.Err() == nil {
+	if ctx.Err() == nil && len(text) <= maxExplanation {
 		e.remember(inventory.Revision(), key, text)
 	}
 	return text
 }
 
-func (e *DeviceExplainer) remembered(revision uint64, key string) (string, bool) {
+func (e *DeviceExplainer) remembered(revision uint64, key [sha256.Size]byte) (string, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	text, ok := e.known[key]
 	return text, ok && e.revision == revision
 }
 
-func (e *DeviceExplainer) remember(revision uint64, key, text string) {
+func (e *DeviceExplainer) remember(revision uint64, key [sha256.Size]byte, text string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.revision != revision || len(e.known) >= maxExplanations || e.known == nil {
-		e.revision, e.known = revision, map[string]string{}
+		e.revision, e.known = revision, map[[sha256.Size]byte]string{}
 	}
 	e.known[key] = text
 }
