@@ -124,13 +124,16 @@ func admin(r *resourceapi.DeviceRequest) bool {
 	return r.Exactly != nil && r.Exactly.AdminAccess != nil && *r.Exactly.AdminAccess
 }
 
-// servesKey returns true if what is requested through the class counts for a class key or
-// an extended resource key. sure is false when that cannot be told because the class does not exist.
+// servesKey returns true if devices that are requested through the class count for the key,
+// those that match for a selector key. sure is false when that cannot be told because the class
+// does not exist.
 //
 // A class counts for the extended resource that it names, also when a newer class serves
 // pods that ask for it: all spellings limit the same devices.
 func servesKey(k *Key, class string, object *resourceapi.DeviceClass) (serves, sure bool) {
 	switch k.Subject {
+	case SubjectSelector:
+		return true, true
 	case SubjectClass:
 		return k.Class == class, true
 	case SubjectExtendedResource:

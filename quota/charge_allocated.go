@@ -39,18 +39,9 @@ func (c *Charger) allocated(claim *resourceapi.ResourceClaim, q *Quota, t *tally
 		a := &allocatedDevice{result: r, device: c.inv.Device(r.Driver, r.Pool, r.Device), capacity: capacity, class: object}
 		for j := range q.Keys {
 			k := &q.Keys[j]
-			m := measureOf(k)
-			switch k.Subject {
-			case SubjectClaims:
-				continue
-			case SubjectSelector:
-				m.selected, m.selector = true, q.Selectors[k.Selector]
-			default:
-				if serves, _ := servesKey(k, class, object); !serves {
-					continue
-				}
+			if serves, _ := servesKey(k, class, object); serves {
+				c.allocatedDevice(a, j, q.measureOf(k), t)
 			}
-			c.allocatedDevice(a, j, m, t)
 		}
 	}
 }

@@ -166,9 +166,6 @@ func worstAlternatives(r *resourceapi.DeviceRequest) []*alternative {
 // worst returns the largest amount of the alternatives for one key.
 func (c *Charger) worst(q *Quota, key int, alternatives []*alternative) (largest resource.Quantity) {
 	k := &q.Keys[key]
-	if k.Subject == SubjectClaims {
-		return largest
-	}
 	for _, a := range alternatives {
 		classes := []string{a.class}
 		if a.class == "" {
@@ -178,15 +175,12 @@ func (c *Charger) worst(q *Quota, key int, alternatives []*alternative) (largest
 			}
 		}
 		for _, class := range classes {
-			m := measureOf(k)
-			if k.Subject == SubjectSelector {
-				m.selected, m.selector = true, q.Selectors[k.Selector]
-			} else if serves, _ := servesKey(k, class, c.inv.DeviceClass(class)); !serves {
+			if serves, _ := servesKey(k, class, c.inv.DeviceClass(class)); !serves {
 				continue
 			}
 			one := *a
 			one.class = class
-			if v := c.amount(&one, m).value; v.Cmp(largest) > 0 {
+			if v := c.amount(&one, q.measureOf(k)).value; v.Cmp(largest) > 0 {
 				largest = v
 			}
 		}

@@ -56,18 +56,10 @@ func (c *Charger) computeCost(q *Quota, a *alternative) *cost {
 	}
 	for i := range q.Keys {
 		k := &q.Keys[i]
-		m := measureOf(k)
-		switch k.Subject {
-		case SubjectClaims:
+		if serves, _ := servesKey(k, a.class, class); !serves {
 			continue
-		case SubjectSelector:
-			m.selected, m.selector = true, q.Selectors[k.Selector]
-		default:
-			if serves, _ := servesKey(k, a.class, class); !serves {
-				continue
-			}
 		}
-		v := c.amount(a, m)
+		v := c.amount(a, q.measureOf(k))
 		v.key = i
 		out.amounts = append(out.amounts, v)
 	}

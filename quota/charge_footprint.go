@@ -19,7 +19,13 @@ type measure struct {
 	selector string
 }
 
-func measureOf(k *Key) measure { return measure{kind: k.Measure, of: k.Of} }
+func (q *Quota) measureOf(k *Key) measure {
+	m := measure{kind: k.Measure, of: k.Of}
+	if k.Subject == SubjectSelector {
+		m.selected, m.selector = true, q.Selectors[k.Selector]
+	}
+	return m
+}
 
 // String returns the measure for messages.
 func (m measure) String() string {

@@ -127,11 +127,10 @@ func (c *Charger) serving(k *Key) []string {
 
 // surveys returns the footprints that tell about a key: one per class that may count for it.
 func (c *Charger) surveys(q *Quota, k *Key) map[string]*footprint {
-	m := measureOf(k)
+	m := q.measureOf(k)
 	classes := []string{k.Class}
 	switch k.Subject {
 	case SubjectSelector:
-		m.selected, m.selector = true, q.Selectors[k.Selector]
 		classes = c.inv.DeviceClasses()
 	case SubjectExtendedResource:
 		classes = c.serving(k)
@@ -160,7 +159,7 @@ func (c *Charger) unknown(q *Quota, k *Key) (reason, message string) {
 		devices += f.matching
 		broken = cmp.Or(broken, f.broken)
 	}
-	what := measureOf(k).String()
+	what := q.measureOf(k).String()
 	if broken != "" {
 		return ReasonNotEvaluable, broken
 	}
@@ -178,7 +177,7 @@ func (c *Charger) zeroDefault(q *Quota, k *Key) string {
 	surveys := c.surveys(q, k)
 	for _, class := range sortedStrings(surveys) {
 		if surveys[class].zeroDefault {
-			return "devices of class " + class + " can be shared and default to 0 of " + measureOf(k).String() +
+			return "devices of class " + class + " can be shared and default to 0 of " + q.measureOf(k).String() +
 				": claims that do not ask for it cost nothing; limit the devices or another capacity, too"
 		}
 	}
