@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -19,12 +18,15 @@ import (
 
 const podKind = "Pod"
 
-// validatePodExtended answers CREATE of pods with extended resources. Those that a
-// DeviceClass serves are charged to the pod, as claims are.
-type validatePodExtended struct{ *suite }
+// validatePod answers CREATE of pods: judge says what of a pod it is about.
+type validatePod struct {
+	*suite
+	// judge answers for the pod. r has all but Charge and Advisory.
+	judge func(ctx context.Context, pod *corev1.Pod, r ledger.Request) admission.Response
+}
 
 // Handle implements admission.Handler.
-func (h validatePodExtended) Handle(ctx context.Context, req admission.Request) admission.Response {
+func (h validatePod) Handle(ctx context.Context, req admission.Request) admission.Response {
 	arrived := h.now()
 	if !creates(&req, "pods") || h.exempt(&req) {
 		return pass()
@@ -33,72 +35,69 @@ func (h validatePodExtended) Handle(ctx context.Context, req admission.Request) 
 	if err != nil {
 		return malformed(err)
 	}
+	return h.judge(ctx, pod, ledger.Request{
+		UID: pod.UID, Kind: v1alpha1.HoldPod, Namespace: req.Namespace, Name: pod.Name,
+		Arrived: arrived, Created: pod.CreationTimestamp.Time, DryRun: isDryRun(&req),
+	})
+}
+
+// judgePodExtended is for pods with extended resources. Those that a DeviceClass serves are
+// charged to the pod, as claims are.
+func (s *suite) judgePodExtended(ctx context.Context, pod *corev1.Pod, r ledger.Request) admission.Response {
 	var n notes
-	charger := h.Devices.Charger()
+	charger := s.Devices.Charger()
 	var problems []problem
+	var err error
 	if spec := charger.PodClaim(pod); spec != nil {
-		if problems, err = h.requireQuota(ctx, req.Namespace, spec); err != nil {
+		if problems, err = s.requireQuota(ctx, r.Namespace, spec); err != nil {
 			return outage(err, n)
 		}
 	}
-	early, err := h.podClaims(ctx, req.Namespace, pod, &n)
+	early, err := s.podClaims(ctx, r.Namespace, pod, &n)
 	if err != nil {
 		return outage(err, n)
 	}
-	r := podRequest(&req, pod, arrived)
 	if len(early) > 0 {
 		// Together with its claims the pod has to fit too, but only its own devices are held
 		// under its UID: the claims will be held under theirs.
 		both := r
 		both.Advisory = true
 		both.Charge = func(q *quota.Quota) (quota.Charge, error) { return podAndClaims(charger, pod, early, q) }
-		d, err := h.Admitter.Check(ctx, both)
+		d, err := s.Admitter.Check(ctx, both)
 		if err != nil {
-			return h.failed(err, podKind, pod.Name, n)
+			return s.failed(err, podKind, pod.Name, n)
 		}
 		for _, denial := range sorted(append(d.Denials, d.NotNow...)) {
 			problems = append(problems, exceeded(denial, ""))
 		}
 	}
 	r.Charge = func(q *quota.Quota) (quota.Charge, error) { return chargedPod(charger, pod, q) }
-	d, err := h.decide(ctx, r, len(problems) > 0)
+	d, err := s.decide(ctx, r, len(problems) > 0)
 	if err != nil {
-		return h.failed(err, podKind, pod.Name, n)
+		return s.failed(err, podKind, pod.Name, n)
 	}
 	return answerPod(d, pod, problems, n)
 }
 
-// validatePodClaims answers CREATE of pods that have resourceClaims and no extended
-// resources: the claims made for the pod must fit now, else it would stay pending. The hold
-// is advisory, it counts against other pods' checks only: what is charged is the claims.
-type validatePodClaims struct{ *suite }
-
-// Handle implements admission.Handler.
-func (h validatePodClaims) Handle(ctx context.Context, req admission.Request) admission.Response {
-	arrived := h.now()
-	if !creates(&req, "pods") || h.exempt(&req) {
-		return pass()
-	}
-	pod, err := decodePod(&req)
-	if err != nil {
-		return malformed(err)
-	}
+// judgePodClaims is for pods that have resourceClaims and no extended resources: the claims made
+// for the pod must fit now, else it would stay pending. The hold is advisory, it counts against
+// other pods' checks only: what is charged is the claims.
+func (s *suite) judgePodClaims(ctx context.Context, pod *corev1.Pod, r ledger.Request) admission.Response {
 	var n notes
-	early, err := h.podClaims(ctx, req.Namespace, pod, &n)
+	early, err := s.podClaims(ctx, r.Namespace, pod, &n)
 	if err != nil {
 		return unchecked(err, n)
 	}
 	if len(early) == 0 {
 		return allow(n)
 	}
-	charger := h.Devices.Charger()
-	r := podRequest(&req, pod, arrived)
+	charger := s.Devices.Charger()
 	r.Advisory = true
 	r.Charge = func(q *quota.Quota) (quota.Charge, error) { return sumOf(charger, early, q) }
-	d, err := h.Admitter.Admit(ctx, r)
+	d, err := s.Admitter.Admit(ctx, r)
 	var wrong *chargeError
 	if errors.As(err, &wrong) {
-		return h.failed(err, podKind, pod.Name, n)
+		return s.failed(err, podKind, pod.Name, n)
 	}
 	if err != nil {
 		return unchecked(err, n)
@@ -113,13 +112,6 @@ func unchecked(err error, n notes) admission.Response {
 	r := allow(n)
 	r.AuditAnnotations[AuditError] = err.Error()
 	return r
-}
-
-func podRequest(req *admission.Request, pod *corev1.Pod, arrived time.Time) ledger.Request {
-	return ledger.Request{
-		UID: pod.UID, Kind: v1alpha1.HoldPod, Namespace: req.Namespace, Name: pod.Name,
-		Arrived: arrived, Created: pod.CreationTimestamp.Time, DryRun: isDryRun(req),
-	}
 }
 
 func answerPod(d ledger.Decision, pod *corev1.Pod, problems []problem, n notes) admission.Response {

@@ -46,8 +46,8 @@ func Handlers(d Deps, o Options) map[string]admission.Handler {
 	handlers := map[string]admission.Handler{
 		PathValidateClaim:       validateClaim{s},
 		PathValidateTemplate:    validateTemplate{s},
-		PathValidatePodExtended: validatePodExtended{s},
-		PathValidatePodClaims:   validatePodClaims{s},
+		PathValidatePodExtended: validatePod{s, s.judgePodExtended},
+		PathValidatePodClaims:   validatePod{s, s.judgePodClaims},
 		PathValidateQuota:       validateQuota{s},
 		PathMutateClaim:         mutateClaim{s},
 		PathMutateTemplate:      mutateTemplate{s},
