@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
@@ -330,7 +331,7 @@ func (o *Options) validateTracing(p *problems) {
 		return
 	}
 	switch u, err := url.Parse(o.TracingEndpoint); {
-	case err == nil && u.User != nil: // and say nothing of it
+	case strings.Contains(o.TracingEndpoint, "@"): // and say nothing of it, whether it is a URL or not
 		p.bad("tracing-endpoint", "must not hold a user: use the variable OTEL_EXPORTER_OTLP_HEADERS")
 	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
 		p.bad("tracing-endpoint", "%q: want http://HOST:PORT or https://HOST:PORT", o.TracingEndpoint)

@@ -100,6 +100,16 @@ func parts(s sdktrace.ReadOnlySpan, keys ...string) map[string]string {
 	return out
 }
 
+func TestAPasswordInTheCollectorsAddressIsNotRepeated(t *testing.T) {
+	for _, endpoint := range []string{"https://me:pass@collector:4317", "https://me:100%pass@collector:4317", "me:pass@collector"} {
+		o := DefaultOptions()
+		o.TracingEndpoint = endpoint
+		if err := o.Validate(); err == nil || strings.Contains(err.Error(), "pass") {
+			t.Errorf("%q: got error %v", endpoint, err)
+		}
+	}
+}
+
 func TestWithoutTracingEverythingIsWhatItWas(t *testing.T) {
 	o := DefaultOptions()
 	off, err := newTracing(t.Context(), &o)
