@@ -51,9 +51,11 @@ func compile(o options, platform, dir string) (string, error) {
 		return "", fmt.Errorf("platform %q: want OS/ARCH", platform)
 	}
 	binary := filepath.Join(dir, "devicequota-"+goarch)
-	cmd := exec.Command(o.goCmd, "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+o.version, "-o", binary, "./cmd/devicequota")
+	cmd := exec.Command(o.goCmd, "build", "-ldflags", "-s -w -buildid= -X main.version="+o.version, "-o", binary, "./cmd/devicequota")
 	cmd.Dir = o.root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch)
+	// What a developer has set for himself must not be in a release.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch,
+		"GOFLAGS=-trimpath -buildvcs=false", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.Join(fmt.Errorf("build for %s: %w", platform, err), errors.New(string(out)))
 	}

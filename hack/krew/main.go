@@ -170,9 +170,11 @@ func (o *options) pack(binary, licence string) ([]byte, error) {
 // compile builds the program for a platform.
 func compile(o *options, goos, goarch, file string) error {
 	fmt.Fprintf(os.Stderr, "building %s for %s/%s\n", program, goos, goarch)
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+o.version, "-o", file, "./cmd/"+program)
+	cmd := exec.Command("go", "build", "-ldflags", "-s -w -buildid= -X main.version="+o.version, "-o", file, "./cmd/"+program)
 	cmd.Dir = o.root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch)
+	// What a developer has set for himself must not be in a release.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch,
+		"GOFLAGS=-trimpath -buildvcs=false", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return errors.Join(fmt.Errorf("build for %s/%s: %w", goos, goarch, err), errors.New(string(out)))
 	}
