@@ -1,5 +1,3 @@
-//go:build e2e
-
 package cli
 
 import (
@@ -541,7 +539,7 @@ func TestDoctorFindsWhatIsBroken(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		l.Status.Used[gpuKey] = resource.MustParse("2")
+		l.Status.Used = corev1.ResourceList{gpuKey: resource.MustParse("2")}
 		return cp.Client.Update(ctx, l)
 	})
 	all, code = findings(t, admin)

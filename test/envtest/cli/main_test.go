@@ -1,5 +1,3 @@
-//go:build e2e
-
 // Package cli proves the commands of kubectl-devicequota that read a cluster on a real
 // kube-apiserver beside a running manager: for an administrator who may only read, and for
 // members of a project with fewer and fewer rights.
