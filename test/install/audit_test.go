@@ -22,7 +22,8 @@ import (
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if needless := needlessRights(); code == 0 && len(needless) > 0 {
-		fmt.Fprintln(os.Stderr, strings.Join(needless, "\n"))
+		fmt.Fprintf(os.Stderr, "of %d rights given:\n%s\n", len(rights.given), strings.Join(needless, "\n"))
+		code = 1
 	}
 	os.Exit(code)
 }
