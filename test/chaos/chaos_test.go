@@ -1,7 +1,7 @@
 //go:build chaos
 
 // Package chaos runs load and random faults against three managers on a real API server and
-// checks the ledger's invariants all the while. Run it by make chaos.
+// checks the ledger's invariants all the while. Run it by make chaos and make chaos-restarts.
 package chaos
 
 import (
