@@ -46,9 +46,12 @@ type engine struct {
 	compile func(expression string, o cel.Options) cel.CompilationResult
 
 	searches sync.Pool // of *search
+	results  atomic.Pointer[results]
 
 	mu       sync.Mutex // protects following
 	programs map[programKey]*program
+	// length of all their expressions.
+	length int
 }
 
 // search returns a search to begin; done gives it back.
@@ -66,30 +69,61 @@ type programKey struct {
 	derived    bool
 }
 
-// Bounds of what is remembered. Whatever exceeds them is forgotten and evaluated again.
+// Bounds of what is remembered, whoever wrote the expressions: a tenant may send a new one with
+// each claim. Whatever exceeds them is forgotten and made again.
 const (
-	maxPrograms        = 4096
-	maxResultsOfOne    = 100_000 // results of one program by value
-	maxOutcomesOfSlice = 16      // programs with results by device, per slice
+	maxPrograms        = 2048
+	maxExpressions     = 256 << 10 // length of the expressions of all programs
+	maxResults         = 64 << 20  // memory of the results of all programs by value
+	maxOutcomesOfSlice = 16        // programs with results by device, per slice
 )
 
 func newEngine() *engine {
-	return &engine{
+	e := &engine{
 		compile:  cel.GetCompiler(celFeatures()).CompileCELExpression,
 		programs: map[programKey]*program{},
 	}
+	e.results.Store(&results{})
+	return e
+}
+
+// results are what programs said, by the values that they read. Safe for concurrent use.
+type results struct {
+	size atomic.Int64
+	of   sync.Map // resultKey -> outcome
+}
+
+type resultKey struct {
+	program *program
+	values  string
+}
+
+// resultSize is about what a result takes beside the values.
+const resultSize = 160
+
+// remember keeps a result, and forgets all others when they take too much memory.
+func (e *engine) remember(key resultKey, o outcome) {
+	r, added := e.results.Load(), int64(len(key.values)+resultSize)
+	if r.size.Add(added) > maxResults {
+		next := &results{}
+		next.size.Store(added)
+		if !e.results.CompareAndSwap(r, next) {
+			return
+		}
+		r = next
+	}
+	r.of.Store(key, o)
 }
 
 // program is a compiled expression, or the reason why it does not compile.
 type program struct {
+	engine *engine
 	key    programKey
 	result cel.CompilationResult
 	err    error
 	reads  reads
 
-	size    atomic.Int64
-	results atomic.Pointer[sync.Map] // key: values of what it reads -> outcome
-	nevers  sync.Map                 // driver -> bool
+	nevers sync.Map // driver -> bool
 }
 
 // selector returns the compiled selector. Errors are in it.
@@ -108,16 +142,16 @@ func (e *engine) program(key programKey) *program {
 	if p := e.programs[key]; p != nil {
 		return p
 	}
-	p := &program{key: key}
-	p.results.Store(&sync.Map{})
+	p := &program{engine: e, key: key}
 	p.result = e.compile(key.expression, cel.Options{DisableCostEstimation: true, DerivedAttribute: key.derived})
 	if p.result.Error != nil {
 		p.err = fmt.Errorf("CEL compile error: %w", p.result.Error)
 	} else {
 		p.reads = readsOf(&p.result)
 	}
-	if len(e.programs) >= maxPrograms {
+	if e.length += len(key.expression); len(e.programs) >= maxPrograms || e.length > maxExpressions {
 		clear(e.programs)
+		e.length = len(key.expression)
 	}
 	e.programs[key] = p
 	return p
@@ -213,9 +247,8 @@ func (p *program) remembered(ctx context.Context, d *device) (outcome, error) {
 	if p.err != nil {
 		return outcomeError, nil
 	}
-	key := p.reads.valuesOf(d)
-	memory := p.results.Load()
-	if known, found := memory.Load(key); found {
+	key := resultKey{p, p.reads.valuesOf(d)}
+	if known, found := p.engine.results.Load().of.Load(key); found {
 		return known.(outcome), nil
 	}
 	matches, cost, err := p.evaluate(ctx, d)
@@ -230,12 +263,7 @@ func (p *program) remembered(ctx context.Context, d *device) (outcome, error) {
 		result = outcomeTrue
 	}
 	result |= outcome(cost << outcomeShift)
-	if p.size.Add(1) > maxResultsOfOne {
-		p.size.Store(1)
-		memory = &sync.Map{}
-		p.results.Store(memory)
-	}
-	memory.Store(key, result)
+	p.engine.remember(key, result)
 	return result, nil
 }
 
