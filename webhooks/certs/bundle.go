@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	typed "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -27,70 +27,74 @@ type bundled interface {
 	watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 }
 
-type validating struct {
-	client typed.ValidatingWebhookConfigurationInterface
-	name   string
+// api is the part of a typed client that a configuration needs.
+type api[T, L runtime.Object] interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
+	Update(ctx context.Context, c T, o metav1.UpdateOptions) (T, error)
+	List(ctx context.Context, o metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 }
 
-func (v *validating) String() string {
-	return fmt.Sprintf("validating webhook configuration %q", v.name)
+// configuration is the one webhook configuration of that name.
+type configuration[T, L runtime.Object] struct {
+	api  api[T, L]
+	kind string
+	name string
+	// empty is an object of its type.
+	empty T
+	// in returns the addresses in it.
+	in func(T) []*admissionv1.WebhookClientConfig
 }
 
-func (v *validating) clients(ctx context.Context) ([]*admissionv1.WebhookClientConfig, func(context.Context) error, error) {
-	c, err := v.client.Get(ctx, v.name, metav1.GetOptions{})
+func validating(client kubernetes.Interface, name string) bundled {
+	return &configuration[*admissionv1.ValidatingWebhookConfiguration, *admissionv1.ValidatingWebhookConfigurationList]{
+		api:  client.AdmissionregistrationV1().ValidatingWebhookConfigurations(),
+		kind: "validating", name: name, empty: &admissionv1.ValidatingWebhookConfiguration{},
+		in: func(c *admissionv1.ValidatingWebhookConfiguration) (out []*admissionv1.WebhookClientConfig) {
+			for i := range c.Webhooks {
+				out = append(out, &c.Webhooks[i].ClientConfig)
+			}
+			return out
+		},
+	}
+}
+
+func mutating(client kubernetes.Interface, name string) bundled {
+	return &configuration[*admissionv1.MutatingWebhookConfiguration, *admissionv1.MutatingWebhookConfigurationList]{
+		api:  client.AdmissionregistrationV1().MutatingWebhookConfigurations(),
+		kind: "mutating", name: name, empty: &admissionv1.MutatingWebhookConfiguration{},
+		in: func(c *admissionv1.MutatingWebhookConfiguration) (out []*admissionv1.WebhookClientConfig) {
+			for i := range c.Webhooks {
+				out = append(out, &c.Webhooks[i].ClientConfig)
+			}
+			return out
+		},
+	}
+}
+
+func (c *configuration[T, L]) String() string {
+	return fmt.Sprintf("%s webhook configuration %q", c.kind, c.name)
+}
+
+func (c *configuration[T, L]) clients(ctx context.Context) ([]*admissionv1.WebhookClientConfig, func(context.Context) error, error) {
+	object, err := c.api.Get(ctx, c.name, metav1.GetOptions{})
 	if err != nil {
 		return nil, nil, err
 	}
-	out := make([]*admissionv1.WebhookClientConfig, len(c.Webhooks))
-	for i := range c.Webhooks {
-		out[i] = &c.Webhooks[i].ClientConfig
-	}
-	return out, func(ctx context.Context) error {
-		_, err := v.client.Update(ctx, c, metav1.UpdateOptions{})
+	return c.in(object), func(ctx context.Context) error {
+		_, err := c.api.Update(ctx, object, metav1.UpdateOptions{})
 		return err
 	}, nil
 }
 
-func (v *validating) object() runtime.Object { return &admissionv1.ValidatingWebhookConfiguration{} }
+func (c *configuration[T, L]) object() runtime.Object { return c.empty }
 
-func (v *validating) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	return v.client.List(ctx, named(o, v.name))
+func (c *configuration[T, L]) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return c.api.List(ctx, named(o, c.name))
 }
 
-func (v *validating) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return v.client.Watch(ctx, named(o, v.name))
-}
-
-type mutating struct {
-	client typed.MutatingWebhookConfigurationInterface
-	name   string
-}
-
-func (m *mutating) String() string { return fmt.Sprintf("mutating webhook configuration %q", m.name) }
-
-func (m *mutating) clients(ctx context.Context) ([]*admissionv1.WebhookClientConfig, func(context.Context) error, error) {
-	c, err := m.client.Get(ctx, m.name, metav1.GetOptions{})
-	if err != nil {
-		return nil, nil, err
-	}
-	out := make([]*admissionv1.WebhookClientConfig, len(c.Webhooks))
-	for i := range c.Webhooks {
-		out[i] = &c.Webhooks[i].ClientConfig
-	}
-	return out, func(ctx context.Context) error {
-		_, err := m.client.Update(ctx, c, metav1.UpdateOptions{})
-		return err
-	}, nil
-}
-
-func (m *mutating) object() runtime.Object { return &admissionv1.MutatingWebhookConfiguration{} }
-
-func (m *mutating) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	return m.client.List(ctx, named(o, m.name))
-}
-
-func (m *mutating) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return m.client.Watch(ctx, named(o, m.name))
+func (c *configuration[T, L]) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return c.api.Watch(ctx, named(o, c.name))
 }
 
 // named restricts a list or watch to one object, which is what a role with resourceNames allows.

@@ -108,10 +108,10 @@ func New(client kubernetes.Interface, o Options) (*SelfSigned, error) {
 	}
 	s := &SelfSigned{Options: o.withDefaults(), client: client, wake: make(chan struct{}, 1)}
 	for _, name := range o.Validating {
-		s.configs = append(s.configs, &validating{client: client.AdmissionregistrationV1().ValidatingWebhookConfigurations(), name: name})
+		s.configs = append(s.configs, validating(client, name))
 	}
 	for _, name := range o.Mutating {
-		s.configs = append(s.configs, &mutating{client: client.AdmissionregistrationV1().MutatingWebhookConfigurations(), name: name})
+		s.configs = append(s.configs, mutating(client, name))
 	}
 	return s, nil
 }
