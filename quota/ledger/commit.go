@@ -15,11 +15,13 @@ import (
 // maxFailures is how many calls of the store may fail in one commit before it is an outage.
 const maxFailures = 3
 
-// A committer gives way between two batches for about as long as the last took, at most
-// maxPause; a commit shorter than minPause was no call of an API server, that others could lose to.
+// A committer gives way after maxStreak batches in a row for two to four times as long as the last
+// took, of which at most maxTook counts; a commit shorter than minTook was no call of an API
+// server, that others could lose to.
 const (
-	minPause = time.Millisecond
-	maxPause = 100 * time.Millisecond
+	maxStreak = 4
+	minTook   = time.Millisecond
+	maxTook   = 50 * time.Millisecond
 )
 
 // maxBackoff bounds the wait after a conflict: somebody else has made progress then, and gives way.
@@ -87,20 +89,23 @@ func (e *entry) wait() (outcome, error) {
 
 // run is the committer: it commits batches until nothing waits.
 func (a *account) run() {
-	for {
+	for streak := 1; ; streak++ {
 		batch := a.take()
 		if len(batch) == 0 {
 			return
 		}
 		begun := a.l.o.Clock.Now()
 		a.commit(batch)
-		a.giveWay(a.l.o.Clock.Since(begun))
+		if streak%maxStreak == 0 {
+			a.giveWay(a.l.o.Clock.Since(begun))
+		}
 	}
 }
 
 // giveWay lets other replicas write when requests wait here already. The replica that wrote last
-// knows the newest ledger, the others have to read it first: without a pause it would win each
-// time, and their requests wait for seconds. What comes meanwhile joins the next batch.
+// knows the newest ledger, the others have to read it first: without a pause that is long enough
+// to read and to write it would win each time, and their requests wait for seconds. What comes
+// meanwhile joins the next batch.
 func (a *account) giveWay(took time.Duration) {
 	a.mu.Lock()
 	var first context.Context
@@ -108,8 +113,8 @@ func (a *account) giveWay(took time.Duration) {
 		first = a.queue[0].ctx
 	}
 	a.mu.Unlock()
-	if took = min(took, maxPause); first != nil && took >= minPause {
-		sleep(first, a.l.o.Clock, took/2+a.l.jitter(took+took/2))
+	if took = min(took, maxTook); first != nil && took >= minTook {
+		sleep(first, a.l.o.Clock, 2*took+a.l.jitter(2*took))
 	}
 }
 
