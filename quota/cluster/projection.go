@@ -253,10 +253,6 @@ func (p *Projection) finish(key projectionKey, err error) {
 	}
 }
 
-// perProject is what each project adds to the least time between two writes of a quota's
-// status, which grows with them: over 1000 projects it is some 200 kB, every 5 s at most.
-const perProject = 5 * time.Millisecond
-
 // retryAfter is how long a write that did not succeed waits.
 const retryAfter = time.Second
 
@@ -297,8 +293,7 @@ func (p *Projection) projectStatus(ctx context.Context, name string) (bool, erro
 	if now == nil || crq == nil || crq.UID != now.crq.UID || equality.Semantic.DeepEqual(crq.Status, now.status) {
 		return false, nil
 	}
-	interval := max(p.o.Interval, time.Duration(len(now.status.Namespaces))*perProject)
-	if wait := interval - p.o.Clock.Since(now.written); wait > 0 {
+	if wait := p.statusInterval(now) - p.o.Clock.Since(now.written); wait > 0 {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.queue.later(projectionKey{quota: name}, p.o.Clock.Now().Add(wait))

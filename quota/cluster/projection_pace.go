@@ -97,3 +97,16 @@ func (p *Projection) giveBack(t *tokens) {
 func (p *Projection) rateLocked() float64 {
 	return max(p.o.Budget, float64(p.queue.len())/within.Seconds())
 }
+
+// perProject is what each project adds to the least time between two writes of a quota's
+// status, which grows with them: over 1000 projects it is some 200 kB, every 5 s at most.
+const perProject = 5 * time.Millisecond
+
+// statusInterval is the least time between two writes of the quota's status: all statuses
+// together take no more than the budget, however many quotas there are.
+func (p *Projection) statusInterval(now *projected) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := time.Duration(float64(len(p.quotas)) / p.o.Budget * float64(time.Second))
+	return max(p.o.Interval, time.Duration(len(now.status.Namespaces))*perProject, all)
+}
