@@ -30,7 +30,7 @@ func main() {
 	flag.StringVar(&sizes, "sizes", "0.1,1", "sizes to measure, as parts of the full cluster, separated by commas; none: only show what is kept")
 	flag.StringVar(&o.write, "write", "", "Markdown file whose section between the scale markers is replaced; empty: print only")
 	flag.StringVar(&o.state, "state", filepath.Join(harness.Root(), "dist", "scale"), "folder that keeps the result of each size, so that sizes can be measured one at a time")
-	flag.StringVar(&o.profile, "profile", "", "folder for profiles of the manager's memory and CPU; empty: none")
+	flag.StringVar(&o.profile, "profile", "", "folder for profiles of the manager and the API server; empty: none")
 	flag.DurationVar(&o.load, "load", 40*time.Second, "how long claims are created at a steady rate")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/devicequota/devicequota/quota/v1alpha1"
@@ -120,22 +122,31 @@ func (s *session) start(ctx context.Context, name string) (startup, error) {
 	return x, s.profile(ctx, "heap", name+"-heap")
 }
 
-// profileCPU profiles the manager until stop is called.
+// profileCPU profiles the manager and the API server until stop is called.
 func (s *session) profileCPU(ctx context.Context, name string) (stop func()) {
 	if s.o.profile == "" {
 		return func() {}
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		// it serves some moments after its start
 		_ = waitFor(ctx, time.Minute, func() error { return s.profile(ctx, "profile?seconds=10", name+"-cpu") })
-	}()
+	})
+	wg.Go(func() { _ = s.profileServer(ctx, name) })
 	return func() {
-		<-done
+		wg.Wait()
 		cancel()
 	}
+}
+
+// profileServer stores a profile of the API server's CPU.
+func (s *session) profileServer(ctx context.Context, name string) error {
+	cl, err := rest.HTTPClientFor(rest.CopyConfig(s.cp.Config))
+	if err != nil {
+		return err
+	}
+	return s.keepProfile(ctx, cl, strings.TrimSuffix(s.cp.Config.Host, "/")+"/debug/pprof/profile?seconds=10", name+"-apiserver")
 }
 
 // profile stores one profile of the manager.
@@ -143,11 +154,15 @@ func (s *session) profile(ctx context.Context, what, name string) error {
 	if s.o.profile == "" {
 		return nil
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pprofAddress+"/debug/pprof/"+what, http.NoBody)
+	return s.keepProfile(ctx, http.DefaultClient, "http://"+pprofAddress+"/debug/pprof/"+what, name)
+}
+
+func (s *session) keepProfile(ctx context.Context, cl *http.Client, url, name string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := cl.Do(req)
 	if err != nil {
 		return err
 	}
@@ -157,7 +172,7 @@ func (s *session) profile(ctx context.Context, what, name string) error {
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("profile %s: %s", what, data)
+		return fmt.Errorf("profile %s: %s", name, data)
 	}
 	return os.WriteFile(filepath.Join(s.o.profile, fmt.Sprintf("%s-%v.prof", name, s.c.Size)), data, 0o644)
 }
