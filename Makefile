@@ -43,9 +43,15 @@ build: ## Build the programs into bin/
 
 .PHONY: test
 test: controlplane ## Run all tests, with the race detector, against a real API server
+	@$(MAKE) -k -j2 test-race test-exhaustive test-nested # two at a time: much of both is waiting
+
+.PHONY: test-race
+test-race: controlplane ## Run the main module's tests with the race detector
 	KUBEBUILDER_ASSETS='$(ASSETS)' $(GO) test -race -timeout 20m ./...
+
+.PHONY: test-exhaustive
+test-exhaustive: ## Check the ledger's model in all worlds of the smallest sizes
 	$(GO) test -run '^TestExhaustive$$' ./quota/ledger
-	@$(MAKE) test-nested
 
 .PHONY: test-nested
 test-nested: controlplane ## Run the tests of the nested modules (fixed seeds)
