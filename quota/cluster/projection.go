@@ -28,7 +28,8 @@ type ProjectionOptions struct {
 	Platform Platform
 	// Budget is how many projections are written per second of those that only see another
 	// total, so long as that is enough to write each of them once a minute. Zero means
-	// DefaultBudget. Projects in which something changed have ten times as much, of their own.
+	// DefaultBudget. Projects in which something changed have ten times as much, of their own, of
+	// which the statuses of all quotas take no more than the budget.
 	Budget float64
 	// Workers is how many are written at the same time. After each write a worker rests, the
 	// longer the write took: an API server that is busy has admission to serve first. Zero means 4.

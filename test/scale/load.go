@@ -22,8 +22,9 @@ const rate = 50
 const claimsWebhook = "resourceclaims.validate.devicequota.io"
 
 // steady creates claims at the rate for a time, whatever the answers take, and returns how
-// long each took from the moment at which it was due.
-func (s *session) steady(ctx context.Context, prefix string, d time.Duration) (latencies, error) {
+// long each took from the moment at which it was due. What is to be done beside the i-th create
+// may be nil.
+func (s *session) steady(ctx context.Context, prefix string, d time.Duration, beside func(i int)) (latencies, error) {
 	n := int(d.Seconds() * rate)
 	took := make([]time.Duration, n)
 	errs := make([]error, n)
@@ -36,6 +37,9 @@ func (s *session) steady(ctx context.Context, prefix string, d time.Duration) (l
 			wg.Wait()
 			return latencies{}, ctx.Err()
 		case <-time.After(time.Until(due)):
+		}
+		if beside != nil {
+			wg.Go(func() { beside(i) })
 		}
 		wg.Go(func() {
 			errs[i] = s.create(ctx, s.c.project(i%s.loadProjects()), fmt.Sprintf("%s-%d", prefix, i))
@@ -58,13 +62,13 @@ func (s *session) steady(ctx context.Context, prefix string, d time.Duration) (l
 // baseline creates claims while there is no webhook.
 func (s *session) baseline(ctx context.Context) error {
 	var err error
-	s.r.Without, err = s.steady(ctx, "base", s.o.load/2)
+	s.r.Without, err = s.steady(ctx, "base", s.o.load/2, nil)
 	return err
 }
 
 // underLoad creates claims beside the manager, and single ones in other projects.
 func (s *session) underLoad(ctx context.Context) error {
-	if _, err := s.steady(ctx, "warm", 5*time.Second); err != nil {
+	if _, err := s.steady(ctx, "warm", 5*time.Second, nil); err != nil {
 		return err
 	}
 	if err := s.w.waitEverywhere(ctx, s.c, s.totals()); err != nil {
@@ -85,7 +89,7 @@ func (s *session) underLoad(ctx context.Context) error {
 	defer stop()
 	probed := make(chan error, 1)
 	go func() { probed <- s.probeEverySecond(probing) }()
-	if s.r.With, err = s.steady(ctx, "load", s.o.load); err != nil {
+	if s.r.With, err = s.steady(ctx, "load", s.o.load, nil); err != nil {
 		return err
 	}
 	x := &s.r.Load

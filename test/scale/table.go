@@ -19,6 +19,7 @@ type result struct {
 	First, Restart  startup
 	FirstProjection time.Duration
 	Without, With   latencies
+	Alone           latencies
 	OwnAtRest       []time.Duration
 	OwnUnderLoad    []time.Duration
 	// EverywhereAtRest is how long it took until all projects saw one change, WritesAtRest the
@@ -105,6 +106,8 @@ func rows() []row {
 		{"manager memory (RSS), most until ready", 1 << 30, false, bytesOf, func(r result) float64 { return float64(max(r.First.MostMemory, r.Restart.MostMemory)) }},
 		{"manager memory (RSS), most under load", 1 << 30, false, bytesOf, func(r result) float64 { return float64(r.Load.MostMemory) }},
 		{"create at 50/s without devicequota, p99", 0, false, millis, func(r result) float64 { return r.Without.P99.Seconds() }},
+		{"... beside the writes that a claim needs at least, two ledgers and two projections, by a plain client: p50", 0, false, millis, func(r result) float64 { return r.Alone.P50.Seconds() }},
+		{"... p99", 0, false, millis, func(r result) float64 { return r.Alone.P99.Seconds() }},
 		{"create at 50/s, p50", 0, false, millis, func(r result) float64 { return r.With.P50.Seconds() }},
 		{"create at 50/s, p99", 0.025, false, millis, func(r result) float64 { return r.With.P99.Seconds() }},
 		{"webhook calls within 25 ms, by the API server", 0.99, true, percent, func(r result) float64 { return float64(r.Load.Within) / float64(max(1, r.Load.Calls)) }},
