@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/devicequota/devicequota/quota/v1alpha1"
 	"github.com/devicequota/devicequota/test/harness"
 )
 
@@ -48,6 +49,7 @@ func TestEachWatchMayStandStillAlone(t *testing.T) {
 			w.t = t
 			tn := newTenant(w, "still-"+resource, 2)
 			tn.limit(3)
+			tn.wantKnown(3)
 			resume := stalls.Stall(resource)
 			defer resume()
 			for i := range 3 {
@@ -70,7 +72,22 @@ func TestEachWatchMayStandStillAlone(t *testing.T) {
 	}
 }
 
-// limit changes the quota's limit. Who creates next need not wait until it is known.
+// wantKnown waits until a settle from the manager's cache has told the ledger the limit.
+func (tn *tenant) wantKnown(limit int64) {
+	tn.w.t.Helper()
+	tn.w.retry("the limit is known", func(ctx context.Context) error {
+		l := &v1alpha1.DeviceLedger{}
+		if err := tn.w.cp.Client.Get(ctx, client.ObjectKey{Name: tn.name}, l); err != nil {
+			return err
+		}
+		if hard := l.Status.Hard[key]; hard.Value() != limit {
+			return fmt.Errorf("the ledger says %s, want %d", hard.String(), limit)
+		}
+		return nil
+	})
+}
+
+// limit changes the quota's limit. Who creates next need not wait until a raised one is known.
 func (tn *tenant) limit(n int64) {
 	tn.w.t.Helper()
 	tn.w.retry("change the limit", func(ctx context.Context) error {
