@@ -28,6 +28,8 @@ func (p *Projection) rest(ctx context.Context, took time.Duration) {
 type pacer struct {
 	urgent, rest tokens
 	turn         int
+	// most is how much waited since nothing of the rest did.
+	most int
 }
 
 func newPacer(now time.Time) *pacer {
@@ -54,7 +56,7 @@ func (p *Projection) next(pace *pacer) (projectionKey, *tokens, time.Duration) {
 	wait := idle
 	pace.turn++
 	for _, urgent := range []bool{pace.turn%restTurn != 0, pace.turn%restTurn == 0} {
-		lane, rate := &pace.rest, p.rateLocked()
+		lane, rate := &pace.rest, p.rateLocked(pace)
 		if urgent {
 			lane, rate = &pace.urgent, p.o.Budget*urgentFactor
 		}
@@ -94,8 +96,13 @@ func (p *Projection) giveBack(t *tokens) {
 }
 
 // rateLocked is the budget in writes per second, raised so that all that waits is written in time.
-func (p *Projection) rateLocked() float64 {
-	return max(p.o.Budget, float64(p.queue.len())/within.Seconds())
+// It does not fall while anything waits: the last one has waited for all before it.
+func (p *Projection) rateLocked(pace *pacer) float64 {
+	if !p.queue.waits(false) {
+		pace.most = 0
+	}
+	pace.most = max(pace.most, p.queue.len())
+	return max(p.o.Budget, float64(pace.most)/within.Seconds())
 }
 
 // perProject is what each project adds to the least time between two writes of a quota's

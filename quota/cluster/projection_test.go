@@ -285,16 +285,32 @@ func TestAStatusIsWrittenMoreRarelyWhereThereIsMoreToWrite(t *testing.T) {
 
 func TestTheBudgetGrowsSoThatEverythingIsWrittenWithinAMinute(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, 0)
-	if got := s.rateLocked(); got != DefaultBudget {
-		t.Errorf("idle: want %v, got %v", DefaultBudget, got)
-	}
-	for i := range 30000 {
-		s.used[fmt.Sprintf("p%d", i)] = corev1.ResourceList{}
-	}
-	s.offer("p0", 1)
-	if got := s.rateLocked(); got < 30000/60.0 {
-		t.Errorf("30000 waiting: %v writes per second", got)
+	for _, projects := range []int{100, 1000, 3000, 30000} {
+		t.Run(fmt.Sprint(projects), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, 0)
+			pace := newPacer(s.clock.Now())
+			for i := range projects {
+				s.queue.add(projectionKey{"q", fmt.Sprint(i)}, false)
+			}
+			begun := s.clock.Now()
+			for s.queue.waits(false) {
+				key, paid, wait := s.next(pace)
+				if paid == nil {
+					s.clock.Step(wait)
+					continue
+				}
+				s.finish(key, nil)
+			}
+			took := s.clock.Since(begun)
+			if took > time.Minute {
+				t.Errorf("the last project waited %v", took)
+			}
+			least := float64(projects) / max(DefaultBudget, float64(projects)/within.Seconds())
+			if took.Seconds() < least-1 {
+				t.Errorf("all was written in %v, want it to take %v s", took, least)
+			}
+		})
 	}
 }
 
