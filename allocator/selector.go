@@ -151,6 +151,7 @@ func (e *engine) program(key programKey) *program {
 	}
 	if e.length += len(key.expression); len(e.programs) >= maxPrograms || e.length > maxExpressions {
 		clear(e.programs)
+		e.results.Store(&results{}) // they keep their programs
 		e.length = len(key.expression)
 	}
 	e.programs[key] = p

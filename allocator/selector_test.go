@@ -32,7 +32,13 @@ func TestWhatTenantsMakeItRememberIsBounded(t *testing.T) {
 		e := newEngine()
 		long := strings.Repeat(" ", 10<<10) // as long as a selector may be
 		for i := range 2 * maxExpressions / len(long) {
-			e.selector(fmt.Sprintf("%d == 0%s", i, long))
+			e.remember(resultKey{e.selector(fmt.Sprintf("%d == 0%s", i, long)), ""}, outcomeFalse)
+			e.results.Load().of.Range(func(key, _ any) bool {
+				if p := key.(resultKey).program; e.programs[p.key] != p {
+					t.Errorf("a result keeps the forgotten program %.10q", p.key.expression)
+				}
+				return true
+			})
 			length := 0
 			for key := range e.programs {
 				length += len(key.expression)
