@@ -56,9 +56,9 @@ func (p *Projection) next(pace *pacer) (projectionKey, *tokens, time.Duration) {
 	wait := idle
 	pace.turn++
 	for _, urgent := range []bool{pace.turn%restTurn != 0, pace.turn%restTurn == 0} {
-		lane, rate := &pace.rest, p.rateLocked(pace)
-		if urgent {
-			lane, rate = &pace.urgent, p.o.Budget*urgentFactor
+		lane, rate := &pace.urgent, p.o.Budget*urgentFactor
+		if !urgent {
+			lane, rate = &pace.rest, p.rateLocked(pace)
 		}
 		if !p.queue.waits(urgent) {
 			continue
