@@ -41,8 +41,8 @@ func (o *counted) write(ctx context.Context, cl client.Client) error {
 }
 
 // alone creates claims when there is neither a webhook nor a manager, while a plain client
-// makes the writes without which no claim can be counted and seen: one of the ledger of each
-// quota of its project, and one of what its project is shown of each. No create waits for them.
+// makes the writes of a claim that shares none with others: one of the ledger of each quota of
+// its project, and one of what its project is shown of each. No create waits for them.
 func (s *session) alone(ctx context.Context) error {
 	if err := s.end(); err != nil {
 		return err
@@ -57,10 +57,10 @@ func (s *session) alone(ctx context.Context) error {
 	}
 	var mu sync.Mutex
 	var first error
-	s.r.Alone, err = s.steady(ctx, "alone", s.o.load/2, func(i int) {
+	s.r.Alone, err = s.steady(ctx, "alone", s.o.load/2, func(project int) {
 		var wg sync.WaitGroup
-		for _, quota := range []string{everybody, s.c.quota(i)} {
-			for _, namespace := range []string{"", s.c.project(i)} {
+		for _, quota := range []string{everybody, s.c.quota(project)} {
+			for _, namespace := range []string{"", s.c.project(project)} {
 				wg.Go(func() {
 					if err := objects[types.NamespacedName{Namespace: namespace, Name: quota}].write(ctx, s.cp.Client); err != nil {
 						mu.Lock()

@@ -22,9 +22,9 @@ const rate = 50
 const claimsWebhook = "resourceclaims.validate.devicequota.io"
 
 // steady creates claims at the rate for a time, whatever the answers take, and returns how
-// long each took from the moment at which it was due. What is to be done beside the i-th create
-// may be nil.
-func (s *session) steady(ctx context.Context, prefix string, d time.Duration, beside func(i int)) (latencies, error) {
+// long each took from the moment at which it was due. beside is called at the same time with the
+// number of the project; it may be nil.
+func (s *session) steady(ctx context.Context, prefix string, d time.Duration, beside func(project int)) (latencies, error) {
 	n := int(d.Seconds() * rate)
 	took := make([]time.Duration, n)
 	errs := make([]error, n)
@@ -38,11 +38,12 @@ func (s *session) steady(ctx context.Context, prefix string, d time.Duration, be
 			return latencies{}, ctx.Err()
 		case <-time.After(time.Until(due)):
 		}
+		project := i % s.loadProjects()
 		if beside != nil {
-			wg.Go(func() { beside(i) })
+			wg.Go(func() { beside(project) })
 		}
 		wg.Go(func() {
-			errs[i] = s.create(ctx, s.c.project(i%s.loadProjects()), fmt.Sprintf("%s-%d", prefix, i))
+			errs[i] = s.create(ctx, s.c.project(project), fmt.Sprintf("%s-%d", prefix, i))
 			took[i] = time.Since(due)
 		})
 	}
@@ -147,11 +148,11 @@ func (s *session) probeEverySecond(ctx context.Context) error {
 // webhookCalls returns how often the API server asked the claims' webhook, and how many of the
 // answers came within 25 ms, by the API server's own histogram.
 func (s *session) webhookCalls(ctx context.Context) (calls, within int64, err error) {
-	cl, err := rest.HTTPClientFor(rest.CopyConfig(s.cp.Config))
+	cl, url, err := s.apiServer("/metrics")
 	if err != nil {
 		return 0, 0, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.cp.Config.Host, "/")+"/metrics", http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -164,6 +165,12 @@ func (s *session) webhookCalls(ctx context.Context) (calls, within int64, err er
 		return 0, 0, fmt.Errorf("metrics of the API server: %s", resp.Status)
 	}
 	return histogram(resp.Body)
+}
+
+// apiServer returns a client for the API server and the URL of one of its paths.
+func (s *session) apiServer(path string) (*http.Client, string, error) {
+	cl, err := rest.HTTPClientFor(rest.CopyConfig(s.cp.Config))
+	return cl, strings.TrimSuffix(s.cp.Config.Host, "/") + path, err
 }
 
 func histogram(r io.Reader) (calls, within int64, err error) {

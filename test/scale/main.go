@@ -138,7 +138,7 @@ func measure(ctx context.Context, o options, c cluster) (r result, err error) {
 		{"changes at rest", s.probeAtRest},
 		{"create with devicequota", s.underLoad},
 		{"counts are true", s.verify},
-		{"create beside the least writes", s.alone},
+		{"create beside plain writes", s.alone},
 	} {
 		begun := time.Now()
 		if err := phase.run(ctx); err != nil {

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/devicequota/devicequota/quota/v1alpha1"
@@ -142,11 +140,11 @@ func (s *session) profileCPU(ctx context.Context, name string) (stop func()) {
 
 // profileServer stores a profile of the API server's CPU.
 func (s *session) profileServer(ctx context.Context, name string) error {
-	cl, err := rest.HTTPClientFor(rest.CopyConfig(s.cp.Config))
+	cl, url, err := s.apiServer("/debug/pprof/profile?seconds=10")
 	if err != nil {
 		return err
 	}
-	return s.keepProfile(ctx, cl, strings.TrimSuffix(s.cp.Config.Host, "/")+"/debug/pprof/profile?seconds=10", name+"-apiserver")
+	return s.keepProfile(ctx, cl, url, name+"-apiserver")
 }
 
 // profile stores one profile of the manager.

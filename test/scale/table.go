@@ -106,7 +106,7 @@ func rows() []row {
 		{"manager memory (RSS), most until ready", 1 << 30, false, bytesOf, func(r result) float64 { return float64(max(r.First.MostMemory, r.Restart.MostMemory)) }},
 		{"manager memory (RSS), most under load", 1 << 30, false, bytesOf, func(r result) float64 { return float64(r.Load.MostMemory) }},
 		{"create at 50/s without devicequota, p99", 0, false, millis, func(r result) float64 { return r.Without.P99.Seconds() }},
-		{"... beside the writes that a claim needs at least, two ledgers and two projections, by a plain client: p50", 0, false, millis, func(r result) float64 { return r.Alone.P50.Seconds() }},
+		{"... beside two ledger and two projection writes per claim by a plain client: p50", 0, false, millis, func(r result) float64 { return r.Alone.P50.Seconds() }},
 		{"... p99", 0, false, millis, func(r result) float64 { return r.Alone.P99.Seconds() }},
 		{"create at 50/s, p50", 0, false, millis, func(r result) float64 { return r.With.P50.Seconds() }},
 		{"create at 50/s, p99", 0.025, false, millis, func(r result) float64 { return r.With.P99.Seconds() }},
