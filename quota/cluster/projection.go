@@ -27,12 +27,12 @@ type ProjectionOptions struct {
 	View     *View
 	Platform Platform
 	// Budget is how many projections are written per second of those that only see another
-	// total, so long as that is enough to write each of them once a minute. Zero means
+	// total, so long as that is enough to write each of them within a minute. Zero means
 	// DefaultBudget. Projects in which something changed have ten times as much, of their own, of
-	// which the statuses of all quotas take no more than the budget.
+	// which the statuses of all quotas take no more than a quarter of the budget.
 	Budget float64
 	// Workers is how many are written at the same time. After each write a worker rests, the
-	// longer the write took: an API server that is busy has admission to serve first. Zero means 4.
+	// longer the write took: an API server that is busy has admission to serve first. Zero means 2.
 	Workers int
 	// Interval is the least time between two writes of one quota's status. Zero means DefaultInterval.
 	Interval time.Duration
@@ -44,8 +44,13 @@ type ProjectionOptions struct {
 // DefaultBudget is in writes per second.
 const DefaultBudget = 20.0
 
-// within is what the budget grows for: everything that waits is written in this time.
-const within = 50 * time.Second
+// What only sees another total lets what is urgent go first for its patience, as long as there is
+// any: most of it is written meanwhile as something in it changed. The budget grows so that the rest
+// is written within that time.
+const (
+	patience = 20 * time.Second
+	within   = 35 * time.Second
+)
 
 // Projection shows each quota to the projects that it covers. On plain Kubernetes it writes
 // the quota's status and an AppliedClusterResourceQuota in each project; on OpenShift an
@@ -90,7 +95,7 @@ func NewProjection(o ProjectionOptions) *Projection {
 		o.Budget = DefaultBudget
 	}
 	if o.Workers == 0 {
-		o.Workers = 4
+		o.Workers = 2
 	}
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
@@ -99,7 +104,7 @@ func NewProjection(o ProjectionOptions) *Projection {
 		o.Clock = clock.RealClock{}
 	}
 	p := &Projection{o: o, quotas: map[string]*projected{}, applied: map[types.NamespacedName]appliedObject{}}
-	p.queue.init()
+	p.queue.init(o.Clock)
 	p.feed = feed.New(feed.Config{
 		Name: p.kind().resource, Client: o.Client, NewList: p.kind().newList, Clock: o.Clock, Log: o.Log,
 		Target: appliedTarget{p},
@@ -236,6 +241,9 @@ func (p *Projection) work(ctx context.Context) {
 				p.giveBack(paid)
 				return
 			}
+			if err == nil && paid == &pace.urgent {
+				p.busy(pace)
+			}
 			p.rest(ctx, p.o.Clock.Since(begun))
 		})
 	}
@@ -302,14 +310,24 @@ func (p *Projection) projectStatus(ctx context.Context, name string) (bool, erro
 	}
 	crq = crq.DeepCopy()
 	crq.Status = *now.status.DeepCopy()
-	p.mu.Lock()
-	if latest := p.quotas[name]; latest != nil { // another recount may have come meanwhile
-		latest.written = p.o.Clock.Now()
-	}
-	p.writes++
-	p.mu.Unlock()
+	before := p.wroteStatus(name, p.o.Clock.Now())
 	if err := p.o.Client.Status().Update(ctx, crq); err != nil && !apierrors.IsNotFound(err) {
+		p.wroteStatus(name, before) // the next try need not wait
 		return true, fmt.Errorf("status of quota %q: %w", name, err)
 	}
+	p.wrote()
 	return true, nil
+}
+
+// wroteStatus notes when the quota's status was written, in the latest recount, which may have come
+// meanwhile, and returns when it was written before.
+func (p *Projection) wroteStatus(name string, at time.Time) (before time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	latest := p.quotas[name]
+	if latest == nil {
+		return time.Time{}
+	}
+	before, latest.written = latest.written, at
+	return before
 }

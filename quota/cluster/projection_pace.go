@@ -5,16 +5,23 @@ import (
 	"time"
 )
 
-// maxRest bounds how long a worker rests after a write, so that a slow API server still gets
-// some ten of them per second.
-const maxRest = 200 * time.Millisecond
+// After each write a worker rests, to leave the API server to admission: the longer the write took,
+// the busier it is. A write of the usual time is followed by a rest as long, one that took twice as
+// long by one four times as long, up to maxRest. Projects in which something changed do not wait for
+// that: when the first of them has waited for longer than late, a rest is half as long as the write.
+const (
+	usual   = 10 * time.Millisecond
+	maxRest = 200 * time.Millisecond
+	late    = time.Second
+)
 
-// rest waits twice as long as the last write took.
+// rest waits after a write that took so long.
 func (p *Projection) rest(ctx context.Context, took time.Duration) {
-	if took <= 0 {
+	d := p.restAfter(took)
+	if d <= 0 {
 		return
 	}
-	timer := p.o.Clock.NewTimer(min(2*took, maxRest))
+	timer := p.o.Clock.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -22,12 +29,24 @@ func (p *Projection) rest(ctx context.Context, took time.Duration) {
 	}
 }
 
+func (p *Projection) restAfter(took time.Duration) time.Duration {
+	took = min(took, maxRest)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if since, waits := p.queue.first(true); waits && p.o.Clock.Since(since) > late {
+		return took / 2
+	}
+	return min(maxRest, took*took/usual)
+}
+
 // pacer says what may be written when. Projects in which something changed, and statuses, do
 // not wait for those that only see another total; those are paced by the budget, but have
-// their turn when both wait.
+// their turn when both wait and their patience is over.
 type pacer struct {
 	urgent, rest tokens
 	turn         int
+	// urgentAt is when something urgent was written last.
+	urgentAt time.Time
 	// most is how much waited since nothing of the rest did.
 	most int
 }
@@ -40,8 +59,21 @@ func newPacer(now time.Time) *pacer {
 // itself: each change is written once per quota and second in its own project.
 const urgentFactor = 10
 
-// restTurn: of so many writes one is of the rest, when both wait.
-const restTurn = 10
+// Of so many writes one is of the rest, when both wait; more often when the rest is late.
+const (
+	restTurn = 10
+	lateTurn = 3
+)
+
+// quiet is how long nothing urgent was written when there is no load.
+const quiet = time.Second
+
+// busy notes that something urgent was written.
+func (p *Projection) busy(pace *pacer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pace.urgentAt = p.o.Clock.Now()
+}
 
 // idle is how long to wait when nothing is queued: what waits for a time does not wake.
 const idle = 100 * time.Millisecond
@@ -52,22 +84,28 @@ func (p *Projection) next(pace *pacer) (projectionKey, *tokens, time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.o.Clock.Now()
-	p.queue.promote(now)
+	p.queue.promote()
 	wait := idle
 	pace.turn++
-	for _, urgent := range []bool{pace.turn%restTurn != 0, pace.turn%restTurn == 0} {
+	turn := restTurn
+	if since, waits := p.queue.first(false); waits && now.Sub(since) > patience+within/2 {
+		turn = lateTurn
+	}
+	for _, urgent := range []bool{pace.turn%turn != 0, pace.turn%turn == 0} {
 		lane, rate := &pace.urgent, p.o.Budget*urgentFactor
 		if !urgent {
 			lane, rate = &pace.rest, p.rateLocked(pace)
 		}
-		if !p.queue.waits(urgent) {
+		since, waits := p.queue.first(urgent)
+		if !waits || !urgent && now.Sub(pace.urgentAt) < quiet && now.Sub(since) < patience {
 			continue
 		}
 		early := lane.take(now, rate)
-		if early == 0 {
-			return p.queue.take(urgent), lane, 0
+		if early > 0 {
+			wait = min(wait, early)
+			continue
 		}
-		wait = min(wait, early)
+		return p.queue.take(urgent), lane, 0
 	}
 	return projectionKey{}, nil, wait
 }
@@ -106,14 +144,15 @@ func (p *Projection) rateLocked(pace *pacer) float64 {
 }
 
 // perProject is what each project adds to the least time between two writes of a quota's
-// status, which grows with them: over 1000 projects it is some 200 kB, every 5 s at most.
-const perProject = 5 * time.Millisecond
+// status, which grows with them: over 1000 projects it is some 200 kB, every 30 s at most.
+const perProject = 30 * time.Millisecond
 
 // statusInterval is the least time between two writes of the quota's status: all statuses
-// together take no more than the budget, however many quotas there are.
+// together take no more than a quarter of the budget, however many quotas there are, so long as that
+// shows each of them in time.
 func (p *Projection) statusInterval(now *projected) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := time.Duration(float64(len(p.quotas)) / p.o.Budget * float64(time.Second))
-	return max(p.o.Interval, time.Duration(len(now.status.Namespaces))*perProject, all)
+	all := time.Duration(float64(len(p.quotas)) / (p.o.Budget / 4) * float64(time.Second))
+	return max(p.o.Interval, min(within, max(time.Duration(len(now.status.Namespaces))*perProject, all)))
 }

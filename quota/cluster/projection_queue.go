@@ -11,13 +11,21 @@ import (
 // namespace is empty.
 type projectionKey struct{ quota, namespace string }
 
+// place is a key's place in the queue.
+type place struct {
+	key    projectionKey
+	urgent bool
+	since  time.Time
+}
+
 // projectionQueue keeps what waits to be written, each once: what is urgent and the rest, each
 // in the order it came. Its methods need the lock of its owner, but for wait.
 type projectionQueue struct {
-	urgent, rest []projectionKey
-	// queued tells for what waits whether it is urgent. A key that became urgent is in both
-	// lists; its second turn finds nothing queued.
-	queued map[projectionKey]bool
+	clock        clock.PassiveClock
+	urgent, rest []place
+	// queued are the places that count. A key that became urgent has left one in the other list,
+	// which does not.
+	queued map[projectionKey]place
 	// due are keys that wait for a time.
 	due map[projectionKey]time.Time
 	// taken are keys that are being written; again those that were queued meanwhile.
@@ -27,8 +35,9 @@ type projectionQueue struct {
 	wake chan struct{}
 }
 
-func (q *projectionQueue) init() {
-	q.queued, q.due, q.wake = map[projectionKey]bool{}, map[projectionKey]time.Time{}, make(chan struct{}, 1)
+func (q *projectionQueue) init(c clock.PassiveClock) {
+	q.clock = c
+	q.queued, q.due, q.wake = map[projectionKey]place{}, map[projectionKey]time.Time{}, make(chan struct{}, 1)
 	q.taken, q.again = map[projectionKey]bool{}, map[projectionKey]bool{}
 }
 
@@ -41,15 +50,13 @@ func (q *projectionQueue) add(key projectionKey, urgent bool) {
 		return
 	}
 	was, waits := q.queued[key]
-	switch {
-	case urgent && !(waits && was):
-		q.urgent = append(q.urgent, key)
-	case !urgent && !waits:
-		q.rest = append(q.rest, key)
-	default:
+	if waits && (was.urgent || !urgent) {
 		return
 	}
-	q.queued[key] = urgent
+	at := place{key, urgent, q.clock.Now()}
+	list := q.list(urgent)
+	*list = append(*list, at)
+	q.queued[key] = at
 	q.signal()
 }
 
@@ -78,9 +85,9 @@ func (q *projectionQueue) done(key projectionKey) {
 }
 
 // promote queues what waited for a time that has come.
-func (q *projectionQueue) promote(now time.Time) {
+func (q *projectionQueue) promote() {
 	for key, at := range q.due {
-		if !at.After(now) {
+		if !at.After(q.clock.Now()) {
 			delete(q.due, key)
 			q.add(key, true)
 		}
@@ -89,17 +96,23 @@ func (q *projectionQueue) promote(now time.Time) {
 
 // waits tells whether anything urgent, or anything else, waits now.
 func (q *projectionQueue) waits(urgent bool) bool {
+	_, waits := q.first(urgent)
+	return waits
+}
+
+// first returns since when the first of what is urgent, or of the rest, waits.
+func (q *projectionQueue) first(urgent bool) (since time.Time, waits bool) {
 	list := q.list(urgent)
 	for len(*list) > 0 {
-		if _, waits := q.queued[(*list)[0]]; waits {
-			return true
+		if at := (*list)[0]; q.queued[at.key] == at {
+			return at.since, true
 		}
 		*list = (*list)[1:] // it had its turn in the other list
 	}
-	return false
+	return time.Time{}, false
 }
 
-func (q *projectionQueue) list(urgent bool) *[]projectionKey {
+func (q *projectionQueue) list(urgent bool) *[]place {
 	if urgent {
 		return &q.urgent
 	}
@@ -110,7 +123,7 @@ func (q *projectionQueue) list(urgent bool) *[]projectionKey {
 // kind has to wait.
 func (q *projectionQueue) take(urgent bool) projectionKey {
 	list := q.list(urgent)
-	key := (*list)[0]
+	key := (*list)[0].key
 	*list = (*list)[1:]
 	delete(q.queued, key)
 	q.taken[key] = true
