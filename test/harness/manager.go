@@ -2,6 +2,7 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,15 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // ManagerOptions configure one manager process.
@@ -28,6 +37,9 @@ type ManagerOptions struct {
 	Binary string
 	// Identity is the user it runs as; the ServiceAccount of an installation when empty.
 	Identity string
+	// Direct has it listen at the webhooks' address itself: it is the only one then, and what is
+	// measured has no copying of bytes in it that a Service does not do either.
+	Direct bool
 	// NotReady returns as soon as the process runs instead of when it is ready.
 	NotReady bool
 }
@@ -101,7 +113,7 @@ func (c *ControlPlane) StartManager(ctx context.Context, o ManagerOptions) (*Man
 			return nil, err
 		}
 	}
-	kubeconfig, err := c.managerKubeconfig(o.Identity)
+	kubeconfig, err := c.managerKubeconfig(ctx, o.Identity)
 	if err != nil {
 		return nil, err
 	}
@@ -134,6 +146,10 @@ func (c *ControlPlane) startManager(o ManagerOptions, kubeconfig string) (*Manag
 		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
 		Health:  net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1])),
 		cp:      c, log: &logBuffer{}, done: make(chan struct{}),
+	}
+	if o.Direct {
+		c.webhook.close()
+		m.Address = c.webhook.address()
 	}
 	args := append([]string{
 		"--kubeconfig=" + kubeconfig,
@@ -168,21 +184,44 @@ func (c *ControlPlane) AddBackend(address string) (remove func()) {
 }
 
 // managerKubeconfig writes the kubeconfig of an identity and returns its path.
-func (c *ControlPlane) managerKubeconfig(identity string) (string, error) {
-	groups := []string{"system:authenticated"}
-	if identity == "" {
-		identity = "system:serviceaccount:" + Namespace + ":" + ServiceAccount
-		groups = append(groups, "system:serviceaccounts", "system:serviceaccounts:"+Namespace)
-	}
-	path := filepath.Join(c.Dir, strings.ReplaceAll(identity, ":", "_")+".kubeconfig")
+func (c *ControlPlane) managerKubeconfig(ctx context.Context, identity string) (string, error) {
+	path := filepath.Join(c.Dir, strings.ReplaceAll(cmp.Or(identity, ServiceAccount), ":", "_")+".kubeconfig")
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	_, kubeconfig, err := c.User(identity, groups...)
+	var kubeconfig []byte
+	var err error
+	if identity == "" {
+		kubeconfig, err = c.serviceAccountKubeconfig(ctx)
+	} else {
+		_, kubeconfig, err = c.User(identity, "system:authenticated")
+	}
 	if err != nil {
 		return "", err
 	}
 	return path, os.WriteFile(path, kubeconfig, 0o600)
+}
+
+// serviceAccountKubeconfig returns a kubeconfig with a token of the manager's ServiceAccount, which
+// is made if need be. A pod has such a token; a certificate would cost the API server more at each request.
+func (c *ControlPlane) serviceAccountKubeconfig(ctx context.Context) ([]byte, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: ServiceAccount}}
+	for _, obj := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}, account} {
+		if err := c.Client.Create(ctx, obj); err != nil && !apierrors.IsAlreadyExists(err) {
+			return nil, err
+		}
+	}
+	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(24 * 60 * 60))}}
+	if err := c.Client.SubResource("token").Create(ctx, account, token); err != nil {
+		return nil, fmt.Errorf("token of the manager's ServiceAccount: %w", err)
+	}
+	const name = "manager"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: c.Config.Host, CertificateAuthorityData: c.Config.CAData}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	return clientcmd.Write(*config)
 }
 
 // WaitReady waits until the manager is ready. The error tells that it ended, or that it takes too long.

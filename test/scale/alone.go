@@ -59,7 +59,7 @@ func (s *session) alone(ctx context.Context) error {
 	var first error
 	s.r.Alone, err = s.steady(ctx, "alone", s.o.load/2, func(project int) {
 		var wg sync.WaitGroup
-		for _, quota := range []string{everybody, s.c.quota(project)} {
+		for _, quota := range s.c.quotas(project) {
 			for _, namespace := range []string{"", s.c.project(project)} {
 				wg.Go(func() {
 					if err := objects[types.NamespacedName{Namespace: namespace, Name: quota}].write(ctx, s.cp.Client); err != nil {

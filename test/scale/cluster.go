@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -25,7 +27,7 @@ const (
 
 const (
 	gpusPerNode = 8
-	// everybody is the quota that covers all projects; each project is covered by one more.
+	// everybody is the quota that covers all projects, where each project has two.
 	everybody = "everybody"
 	// allocatedPart of 4 claims are allocated.
 	allocatedPart = 3
@@ -35,20 +37,57 @@ const (
 // cluster is what is measured on.
 type cluster struct {
 	// Size as a part of the full cluster.
-	Size                            float64
+	Size float64
+	// Twice tells that each project has two quotas: one of those that cover ten projects, and
+	// the one that covers all.
+	Twice                           bool
 	Nodes, Projects, Quotas, Claims int
 }
 
-func newCluster(size float64) cluster {
+func newCluster(size float64, twice bool) cluster {
 	of := func(n int) int { return max(2, int(float64(n)*size)) }
-	return cluster{Size: size, Nodes: of(5000), Projects: of(1000), Quotas: of(100), Claims: of(20000)}
+	return cluster{Size: size, Twice: twice, Nodes: of(5000), Projects: of(1000), Quotas: of(100), Claims: of(20000)}
+}
+
+// String is how the cluster is asked for.
+func (c cluster) String() string {
+	if c.Twice {
+		return fmt.Sprintf("%vx2", c.Size)
+	}
+	return fmt.Sprint(c.Size)
+}
+
+// parseCluster reads what String wrote.
+func parseCluster(text string) (cluster, error) {
+	size, twice := strings.CutSuffix(text, "x2")
+	n, err := strconv.ParseFloat(size, 64)
+	if err != nil || n <= 0 {
+		return cluster{}, fmt.Errorf("size %q: want a number above 0, with x2 behind it for two quotas per project", text)
+	}
+	return newCluster(n, twice), nil
 }
 
 // project returns the name of the i-th project.
 func (c cluster) project(i int) string { return fmt.Sprintf("project-%04d", i%c.Projects) }
 
-// quota returns the name of the quota that the i-th project shares with few others.
-func (c cluster) quota(i int) string { return fmt.Sprintf("team-%02d", i%c.Projects%(c.Quotas-1)) }
+// teams is how many quotas cover few projects.
+func (c cluster) teams() int {
+	if c.Twice {
+		return c.Quotas - 1
+	}
+	return c.Quotas
+}
+
+// team returns the name of the quota that the i-th project shares with few others.
+func (c cluster) team(i int) string { return fmt.Sprintf("team-%02d", i%c.Projects%c.teams()) }
+
+// quotas returns the names of the quotas that cover the i-th project.
+func (c cluster) quotas(i int) []string {
+	if c.Twice {
+		return []string{everybody, c.team(i)}
+	}
+	return []string{c.team(i)}
+}
 
 // each calls f for 0..n-1, many at a time, and returns the first error.
 func each(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
@@ -130,14 +169,14 @@ func newClaim(namespace, name string) *resourceapi.ResourceClaim {
 }
 
 func (c cluster) namespace(i int) *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.project(i), Labels: map[string]string{"team": c.quota(i), "tenants": everybody}}}
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.project(i), Labels: map[string]string{"team": c.team(i), "tenants": everybody}}}
 }
 
 func (c cluster) clusterResourceQuota(i int) *quotav1.ClusterResourceQuota {
 	q := &quotav1.ClusterResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: everybody}}
 	labels := map[string]string{"tenants": everybody}
-	if i < c.Quotas-1 {
-		q.Name = c.quota(i)
+	if i < c.teams() {
+		q.Name = c.team(i)
 		labels = map[string]string{"team": q.Name}
 	}
 	q.Spec.Selector.LabelSelector = &metav1.LabelSelector{MatchLabels: labels}

@@ -16,7 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -25,9 +25,10 @@ import (
 )
 
 func main() {
+	debug.SetGCPercent(400) // what measures shall take little of the cores
 	var o options
 	var sizes string
-	flag.StringVar(&sizes, "sizes", "0.1,1", "sizes to measure, as parts of the full cluster, separated by commas; none: only show what is kept")
+	flag.StringVar(&sizes, "sizes", "0.1,1,1x2", "sizes to measure, as parts of the full cluster, separated by commas, with x2 where each project has two quotas; none: only show what is kept")
 	flag.StringVar(&o.write, "write", "", "Markdown file whose section between the scale markers is replaced; empty: print only")
 	flag.StringVar(&o.state, "state", filepath.Join(harness.Root(), "dist", "scale"), "folder that keeps the result of each size, so that sizes can be measured one at a time")
 	flag.StringVar(&o.profile, "profile", "", "folder for profiles of the manager and the API server; empty: none")
@@ -55,13 +56,13 @@ func run(ctx context.Context, o options, sizes string) error {
 		if text == "" {
 			continue
 		}
-		size, err := strconv.ParseFloat(text, 64)
-		if err != nil || size <= 0 {
-			return fmt.Errorf("size %q: want a number above 0", text)
-		}
-		r, err := measure(ctx, o, newCluster(size))
+		c, err := parseCluster(text)
 		if err != nil {
-			return fmt.Errorf("size %v: %w", size, err)
+			return err
+		}
+		r, err := measure(ctx, o, c)
+		if err != nil {
+			return fmt.Errorf("size %v: %w", c, err)
 		}
 		if err := keep(o.state, r); err != nil {
 			return err
@@ -85,7 +86,7 @@ func keep(dir string, r result) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("%v.json", r.Cluster.Size)), append(data, '\n'), 0o644)
+	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("%v.json", r.Cluster)), append(data, '\n'), 0o644)
 }
 
 // kept returns all stored results, smallest first.
@@ -144,7 +145,7 @@ func measure(ctx context.Context, o options, c cluster) (r result, err error) {
 		if err := phase.run(ctx); err != nil {
 			return result{}, errors.Join(fmt.Errorf("%s: %w", phase.name, err), s.end())
 		}
-		fmt.Fprintf(os.Stderr, "size %v: %s: %v\n", c.Size, phase.name, time.Since(begun).Round(10*time.Millisecond))
+		fmt.Fprintf(os.Stderr, "size %v: %s: %v\n", c, phase.name, time.Since(begun).Round(10*time.Millisecond))
 	}
 	return s.r, s.end()
 }

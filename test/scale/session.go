@@ -46,7 +46,7 @@ func (s *session) end() error {
 	}
 	err := s.m.Stop()
 	if s.o.profile != "" {
-		err = errors.Join(err, os.WriteFile(filepath.Join(s.o.profile, fmt.Sprintf("manager-%v.log", s.c.Size)), []byte(s.m.Log()), 0o644))
+		err = errors.Join(err, os.WriteFile(filepath.Join(s.o.profile, fmt.Sprintf("manager-%v.log", s.c)), []byte(s.m.Log()), 0o644))
 	}
 	return err
 }
@@ -75,8 +75,9 @@ func (s *session) totals() map[string]int64 {
 		if i < s.c.Claims%s.c.Projects {
 			n++
 		}
-		out[everybody] += n
-		out[s.c.quota(i)] += n
+		for _, quota := range s.c.quotas(i) {
+			out[quota] += n
+		}
 	}
 	return out
 }
@@ -92,7 +93,7 @@ func (s *session) start(ctx context.Context, name string) (startup, error) {
 		args = append(args, "--pprof-bind-address="+pprofAddress, "--log-level=1")
 	}
 	var err error
-	if s.m, err = s.cp.StartManager(ctx, harness.ManagerOptions{NotReady: true, Args: args}); err != nil {
+	if s.m, err = s.cp.StartManager(ctx, harness.ManagerOptions{NotReady: true, Direct: true, Args: args}); err != nil {
 		return startup{}, err
 	}
 	stopProfile := s.profileCPU(ctx, name)
@@ -131,16 +132,17 @@ func (s *session) profileCPU(ctx context.Context, name string) (stop func()) {
 		// it serves some moments after its start
 		_ = waitFor(ctx, time.Minute, func() error { return s.profile(ctx, "profile?seconds=10", name+"-cpu") })
 	})
-	wg.Go(func() { _ = s.profileServer(ctx, name) })
+	wg.Go(func() { _ = s.profileServer(ctx, "profile", name) })
+	wg.Go(func() { _ = s.profileServer(ctx, "allocs", name+"-allocs") })
 	return func() {
 		wg.Wait()
 		cancel()
 	}
 }
 
-// profileServer stores a profile of the API server's CPU.
-func (s *session) profileServer(ctx context.Context, name string) error {
-	cl, url, err := s.apiServer("/debug/pprof/profile?seconds=10")
+// profileServer stores a profile of the API server, over ten seconds.
+func (s *session) profileServer(ctx context.Context, what, name string) error {
+	cl, url, err := s.apiServer("/debug/pprof/" + what + "?seconds=10")
 	if err != nil {
 		return err
 	}
@@ -172,7 +174,7 @@ func (s *session) keepProfile(ctx context.Context, cl *http.Client, url, name st
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("profile %s: %s", name, data)
 	}
-	return os.WriteFile(filepath.Join(s.o.profile, fmt.Sprintf("%s-%v.prof", name, s.c.Size)), data, 0o644)
+	return os.WriteFile(filepath.Join(s.o.profile, fmt.Sprintf("%s-%v.prof", name, s.c)), data, 0o644)
 }
 
 // firstStart installs the webhooks and starts a manager that finds no ledger.
@@ -238,7 +240,7 @@ func (s *session) probe(ctx context.Context) (time.Duration, error) {
 	before := map[string]int64{}
 	for i := range s.c.Projects {
 		if s.c.project(i) == project {
-			for _, quota := range []string{everybody, s.c.quota(i)} {
+			for _, quota := range s.c.quotas(i) {
 				now, err := s.w.of(project, quota)
 				if err != nil {
 					return 0, err
@@ -292,8 +294,9 @@ func (s *session) verify(ctx context.Context) error {
 	}
 	want := map[string]int64{}
 	for i := range s.c.Projects {
-		want[everybody] += byProject[s.c.project(i)]
-		want[s.c.quota(i)] += byProject[s.c.project(i)]
+		for _, quota := range s.c.quotas(i) {
+			want[quota] += byProject[s.c.project(i)]
+		}
 	}
 	for name, n := range want {
 		if err := waitFor(ctx, time.Minute, func() error { return s.isTrue(ctx, name, n) }); err != nil {

@@ -116,7 +116,7 @@ func (w *watched) waitEverywhere(ctx context.Context, c cluster, totals map[stri
 			return w.ended
 		}
 		for i := range c.Projects {
-			for _, quota := range []string{everybody, c.quota(i)} {
+			for _, quota := range c.quotas(i) {
 				s, ok := w.shown[types.NamespacedName{Namespace: c.project(i), Name: quota}]
 				if !ok || s.total != totals[quota] {
 					return fmt.Errorf("%s/%s shows a total of %d claims, want %d", c.project(i), quota, s.total, totals[quota])
