@@ -30,6 +30,13 @@ type account struct {
 	// by its own monotonic clock.
 	// hold UID -> time
 	seen map[types.UID]time.Time
+	// heldAt is when this replica last saw a new hold, gap how long after the one before.
+	heldAt time.Time
+	gap    time.Duration
+	// written is the state that this replica wrote last, othersAt when it last met one that it
+	// had not written.
+	written  version
+	othersAt time.Time
 	// marked is the ledger that is rebuilding, markedAt when this replica first saw that.
 	marked   types.UID
 	markedAt time.Time
@@ -86,17 +93,39 @@ func (a *account) see(l *v1alpha1.DeviceLedger, replace bool) {
 		holds = slices.Concat(holds, a.known.Status.Holds)
 	}
 	seen := make(map[types.UID]time.Time, len(holds))
+	fresh := false
 	for i := range holds {
 		uid := holds[i].UID
 		if at, ok := a.seen[uid]; ok {
 			seen[uid] = at
 		} else {
 			seen[uid] = now
+			fresh = true
 		}
 	}
 	a.seen = seen
+	if fresh {
+		a.gap, a.heldAt = now.Sub(a.heldAt), now
+	}
 	if l.Status.Rebuilding && a.marked != l.UID {
 		a.marked, a.markedAt = l.UID, now
+	}
+}
+
+// wrote remembers the state that this replica wrote.
+func (a *account) wrote(l *v1alpha1.DeviceLedger) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.written = versionOf(l)
+}
+
+// meet remembers whether somebody else has written the ledger that was read.
+func (a *account) meet(l *v1alpha1.DeviceLedger) {
+	now := a.l.o.Clock.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if versionOf(l) != a.written {
+		a.othersAt = now
 	}
 }
 
@@ -155,6 +184,18 @@ func (a *account) aged(begun time.Time) func(types.UID) bool {
 		at, ok := a.seen[uid]
 		return ok && !begun.Before(at.Add(a.l.o.HoldAge))
 	}
+}
+
+// lingersUntil returns until when the hold may stay in the ledger after its object was observed;
+// zero when no other admission is to be expected so soon, which would end it.
+func (a *account) lingersUntil(uid types.UID) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, ok := a.seen[uid]
+	if !ok || a.gap > a.l.o.Linger {
+		return time.Time{}
+	}
+	return at.Add(a.l.o.Linger)
 }
 
 // unmarked returns true if an observation begun then ends the ledger's rebuilding mark.

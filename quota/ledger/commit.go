@@ -15,13 +15,16 @@ import (
 // maxFailures is how many calls of the store may fail in one commit before it is an outage.
 const maxFailures = 3
 
-// A committer gives way after maxStreak batches in a row for two to four times as long as the last
-// took, of which at most maxTook counts; a commit shorter than minTook was no call of an API
-// server, that others could lose to.
+// A committer gives way after maxStreak batches in a row, or after aloneFor when nobody else has
+// written the ledger for aloneAfter, for two to four times as long as the last took, of which at
+// most maxTook counts; a commit shorter than minTook was no call of an API server, that others
+// could lose to.
 const (
-	maxStreak = 4
-	minTook   = time.Millisecond
-	maxTook   = 50 * time.Millisecond
+	maxStreak  = 4
+	aloneFor   = 500 * time.Millisecond
+	aloneAfter = time.Minute
+	minTook    = time.Millisecond
+	maxTook    = 50 * time.Millisecond
 )
 
 // maxBackoff bounds the wait after a conflict: somebody else has made progress then, and gives way.
@@ -89,17 +92,30 @@ func (e *entry) wait() (outcome, error) {
 
 // run is the committer: it commits batches until nothing waits.
 func (a *account) run() {
-	for streak := 1; ; streak++ {
+	streak, since := 0, a.l.o.Clock.Now()
+	for {
 		batch := a.take()
 		if len(batch) == 0 {
 			return
 		}
 		begun := a.l.o.Clock.Now()
 		a.commit(batch)
-		if streak%maxStreak == 0 {
+		if streak++; a.longEnough(streak, since) {
 			a.giveWay(a.l.o.Clock.Since(begun))
+			streak, since = 0, a.l.o.Clock.Now()
 		}
 	}
+}
+
+// longEnough returns true if so many batches in a row since then are enough.
+func (a *account) longEnough(streak int, since time.Time) bool {
+	now := a.l.o.Clock.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if now.Sub(a.othersAt) < aloneAfter {
+		return streak >= maxStreak
+	}
+	return now.Sub(since) >= aloneFor
 }
 
 // giveWay lets other replicas write when requests wait here already. The replica that wrote last
@@ -240,11 +256,14 @@ func (a *account) backoff(ctx context.Context, try int) {
 	sleep(ctx, a.l.o.Clock, a.l.jitter(limit))
 }
 
-// answer gives every entry its outcome.
+// answer gives every entry its outcome: a settle the ledger as it is stored.
 func (a *account) answer(batch []*entry, p *plan) {
 	for i, e := range batch {
 		out := p.outcomes[i]
 		out.ledger = p.next
+		if e.request == nil && !out.written {
+			out.ledger, out.lingers = p.base, p.lingers
+		}
 		e.done <- out
 	}
 }
@@ -257,7 +276,7 @@ func (a *account) fail(batch []*entry, out outcome) {
 }
 
 // read returns the newest ledger that this replica knows, or the stored one if live, and
-// whether it is that. A ledger that is missing is created.
+// whether it is that. A ledger that is missing is created, one that is unreadable replaced.
 func (a *account) read(ctx context.Context, live bool) (*v1alpha1.DeviceLedger, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.l.o.StoreTimeout)
 	defer cancel()
@@ -265,15 +284,24 @@ func (a *account) read(ctx context.Context, live bool) (*v1alpha1.DeviceLedger, 
 		l, err := a.l.store.Get(ctx, a.name)
 		if err == nil {
 			l = a.newest(l)
+		}
+		switch {
+		case err == nil && !l.Status.Unreadable:
+			a.meet(l)
 			a.see(l, true)
 			return l, false, nil
-		}
-		if !errors.Is(err, ErrNotFound) {
+		case err != nil && !errors.Is(err, ErrNotFound):
 			return nil, false, err
 		}
 		// Deleted, or not seen yet: what this replica remembers does not tell.
 	}
 	l, err := a.l.store.GetLive(ctx, a.name)
+	if err == nil && l.Status.Unreadable {
+		// Which holds it had nobody knows: it is a lost one.
+		if err = a.l.store.Delete(ctx, l); err == nil {
+			err = ErrNotFound
+		}
+	}
 	if errors.Is(err, ErrNotFound) {
 		a.forget()
 		l, err = a.create(ctx)
@@ -281,6 +309,7 @@ func (a *account) read(ctx context.Context, live bool) (*v1alpha1.DeviceLedger, 
 	if err != nil {
 		return nil, false, err
 	}
+	a.meet(l)
 	a.see(l, true)
 	return l, true, nil
 }
@@ -319,6 +348,7 @@ func (a *account) record(p *plan, stored *v1alpha1.DeviceLedger) {
 		r.Aged(p.aged)
 	}
 	a.remember(stored, append(p.reinserted, p.added...), seen)
+	a.wrote(stored)
 	a.see(stored, true)
 }
 

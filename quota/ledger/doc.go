@@ -36,6 +36,9 @@
 //     the replica first saw the marker clears it.
 //   - A commit settles whenever it may. It must when the replica knows a newer quota or newer
 //     namespaces than the ledger, and for the scheduler's claim of a charged pod.
+//   - A settle without a request writes what changed, but where admissions come often it leaves it
+//     to the next one, for up to Linger, to end the holds of claims that were observed at their charge.
+//   - A committer gives way to other replicas after some writes in a row: sooner where others write, too.
 //
 // # Concurrency
 //

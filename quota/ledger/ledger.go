@@ -13,6 +13,7 @@ import (
 const (
 	// DefaultHoldAge exceeds the 34 s for which the API server works on one create.
 	DefaultHoldAge      = 40 * time.Second
+	DefaultLinger       = 4 * time.Second
 	DefaultWait         = time.Second
 	DefaultLiveInterval = 250 * time.Millisecond
 	DefaultMaxBatch     = 128
@@ -29,6 +30,10 @@ type Options struct {
 	Clock clock.WithTicker
 	// HoldAge is the age at which a hold may end unobserved. Defaults to DefaultHoldAge.
 	HoldAge time.Duration
+	// Linger is how long a Settle leaves the holds of objects that were observed in a ledger of
+	// which nothing else changed, so long as admissions come that often: the next one's write ends
+	// them too. Admission counts the same either way. Defaults to DefaultLinger; negative: not at all.
+	Linger time.Duration
 	// Wait is how long a request waits for holds that stand in its way. Defaults to DefaultWait.
 	Wait time.Duration
 	// LiveInterval is the least time between the begins of two live observations. Defaults to DefaultLiveInterval.
@@ -86,6 +91,7 @@ func (o Options) withDefaults() Options {
 		o.Rand = rand.NewPCG(rand.Uint64(), rand.Uint64())
 	}
 	o.HoldAge = cmp.Or(o.HoldAge, DefaultHoldAge)
+	o.Linger = cmp.Or(o.Linger, min(DefaultLinger, o.HoldAge/4))
 	o.Wait = cmp.Or(o.Wait, DefaultWait)
 	o.LiveInterval = cmp.Or(o.LiveInterval, DefaultLiveInterval)
 	o.MaxBatch = cmp.Or(o.MaxBatch, DefaultMaxBatch)

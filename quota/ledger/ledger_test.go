@@ -664,6 +664,36 @@ func TestALedgerEditedByHandIsPutRight(t *testing.T) {
 	}
 }
 
+// TestAnUnreadableLedgerIsReplacedAsALostOne: somebody wrote holds that are none, and nobody knows
+// which there were.
+func TestAnUnreadableLedgerIsReplacedAsALostOne(t *testing.T) {
+	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
+		for i := range 2 { // the second time its replacement
+			held := w.claim(10*i, "ns0", "a", 1)
+			wantVerdict(t, admit(t, l, held), Allowed)
+			w.mu.Lock()
+			edited := w.ledgers["q0"].DeepCopy()
+			edited.Status.Holds, edited.Status.Unreadable = nil, true
+			w.store(w.replicas[0], [kinds]watchCache{}, nil, edited)
+			w.replicas[0].start(w.ends()) // what it remembers is lost, too
+			w.mu.Unlock()
+			l = w.replicas[0].ledger
+			wantVerdict(t, admit(t, l, w.claim(10*i+1, "ns0", "b", 1)), Busy)
+			if now := w.ledgers["q0"]; now.UID == edited.UID || !now.Status.Rebuilding || now.Status.Unreadable {
+				t.Errorf("want another ledger that is rebuilding, got %+v", now)
+			}
+			time.Sleep(DefaultHoldAge - 5*time.Second)
+			wantVerdict(t, admit(t, l, w.claim(10*i+2, "ns0", "c", 1)), Busy)
+			w.create(held, kClaim, 1) // as late as the API server may
+			time.Sleep(10 * time.Second)
+			wantVerdict(t, admit(t, l, w.claim(10*i+3, "ns0", "d", 1)), Denied)
+			w.mu.Lock()
+			w.remove(kClaim, held.UID)
+			w.mu.Unlock()
+		}
+	})
+}
+
 // TestQuestionsLeaveNothingOfHoldsThatHaveEnded: a replica may be asked for long about a quota to
 // which only others admit.
 func TestQuestionsLeaveNothingOfHoldsThatHaveEnded(t *testing.T) {
@@ -864,4 +894,97 @@ func TestTheTracerIsToldOfEachCommit(t *testing.T) {
 			t.Errorf("contexts (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// Where admissions come often a settle leaves it to the next one's write to end the holds of what was observed.
+func TestASettleThatOnlySeesObjectsLeavesThatToTheNextAdmission(t *testing.T) {
+	// two are observed two seconds after each other, the first one alone long before.
+	for _, tc := range []struct {
+		name string
+		// change happens after the second object was created.
+		change func(t *testing.T, w *world, l *Ledger)
+		// wait before the settle.
+		wait    time.Duration
+		written bool
+		again   time.Duration
+	}{
+		{name: "at first", again: DefaultLinger},
+		{name: "some time later", wait: time.Second, again: DefaultLinger - time.Second},
+		{name: "at its end", wait: DefaultLinger, written: true},
+		{name: "when an object is gone", written: true, change: func(t *testing.T, w *world, l *Ledger) {
+			if _, err := l.Settle(t.Context(), "q0", nil); err != nil { // it was seen
+				t.Fatal(err)
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.remove(kClaim, "u2")
+		}},
+		{name: "when an object costs less than it was held for", written: true, change: func(_ *testing.T, w *world, _ *Ledger) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			c := *find(w.res[kClaim].objs, "u2")
+			c.charge = 1
+			w.write(kClaim, c)
+		}},
+		{name: "when the limits change", written: true, change: func(_ *testing.T, w *world, _ *Ledger) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.writeQuota(0, 7, 0)
+		}},
+		{name: "when the quota is gone", written: true, change: func(_ *testing.T, w *world, _ *Ledger) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.remove(kCRQ, w.quota(0).uid)
+		}},
+		{name: "when a pod is observed, too", written: true, change: func(t *testing.T, w *world, l *Ledger) {
+			p := w.claim(4, "ns0", "p", 1)
+			p.Kind = v1alpha1.HoldPod
+			wantVerdict(t, admit(t, l, p), Allowed)
+			w.create(p, kPod, 1)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, Options{}, 1, 100, func(t *testing.T, w *world, l *Ledger) {
+				settle := func() Settled {
+					t.Helper()
+					s, err := l.Settle(t.Context(), "q0", nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return s
+				}
+				arrive := func(i int) {
+					t.Helper()
+					r := w.claim(i, "ns0", fmt.Sprint(i), 2)
+					wantVerdict(t, admit(t, l, r), Allowed)
+					w.create(r, kClaim, 2)
+				}
+				arrive(1)
+				if s := settle(); !s.Written || len(s.Ledger.Status.Holds) > 0 {
+					t.Fatalf("the only one for long: want its hold ended at once, got written %v, holds %v", s.Written, s.Ledger.Status.Holds)
+				}
+				time.Sleep(2 * time.Second)
+				arrive(2)
+				if tc.change != nil {
+					tc.change(t, w, l)
+				}
+				time.Sleep(tc.wait)
+				s := settle()
+				if s.Written != tc.written || s.Again != tc.again {
+					t.Errorf("want written %v, again in %v, got %v, %v", tc.written, tc.again, s.Written, s.Again)
+				}
+				if left := len(w.holds(0)); s.Ledger != nil && (left == 0) != tc.written || s.Ledger != nil && left != len(s.Ledger.Status.Holds) {
+					t.Errorf("%d holds are stored, told are %v", left, s.Ledger.Status.Holds)
+				}
+				if tc.change != nil {
+					return
+				}
+				time.Sleep(time.Second)
+				arrive(3)
+				if left := w.holds(0); len(left) != 1 || left[0].UID != "u3" {
+					t.Errorf("want only the hold of the next admission, got %v", left)
+				}
+			})
+		})
+	}
 }

@@ -43,6 +43,8 @@ type outcome struct {
 	look *look
 	// written tells whether there was something to write.
 	written bool
+	// lingers is until when something may wait to be written, zero when nothing does.
+	lingers time.Time
 	err     error
 }
 
@@ -75,6 +77,8 @@ type plan struct {
 	ordered map[*quota.Quota]int
 	// aged is how many holds the settle ended that were not observed.
 	aged int
+	// lingers is until when writing the plan may wait, zero when it may not.
+	lingers time.Time
 }
 
 // newPlan settles the ledger by the best observation it may be settled by, and decides the

@@ -24,8 +24,8 @@ type Settled struct {
 	Ledger *v1alpha1.DeviceLedger
 	// Written tells whether something had changed.
 	Written bool
-	// Again is when the ledger wants to be settled again without any event, because holds or
-	// the rebuilding mark grow old; 0 when it does not.
+	// Again is when the ledger wants to be settled again without any event, because holds linger
+	// or grow old, or the rebuilding mark does; 0 when it does not.
 	Again time.Duration
 }
 
@@ -52,7 +52,11 @@ func (l *Ledger) Settle(ctx context.Context, name string, conditions Conditions)
 		return Settled{}, errOvertaken
 	}
 	r := Settled{Observed: out.look.Observed, Source: out.look.source, Ledger: out.ledger, Written: out.written}
-	if due := a.due(out.ledger); !due.IsZero() {
+	due := a.due(out.ledger)
+	if !out.lingers.IsZero() && (due.IsZero() || out.lingers.Before(due)) {
+		due = out.lingers
+	}
+	if !due.IsZero() {
 		r.Again = max(due.Sub(l.o.Clock.Now()), l.o.LiveInterval)
 	}
 	return r, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -78,6 +79,8 @@ type watchCache struct {
 	// rv of the newest event; shown is the version that a reader is told, at most rv.
 	rv, shown uint64
 	objs      []object
+	// gone are the objects that were here and were deleted since the process began.
+	gone map[types.UID]bool
 }
 
 type ledgerEvent struct {
@@ -226,6 +229,7 @@ func (r *replica) seek(k kind, pos int) {
 	for r.c[k].pos < pos {
 		r.advance(k, false)
 	}
+	r.c[k].gone = nil // a list does not tell what was before
 }
 
 // advance delivers the next event. lag: readers are told the version before it.
@@ -241,6 +245,11 @@ func (r *replica) advance(k kind, lag bool) {
 	}
 	if e.del {
 		c.objs = without(c.objs, e.o.uid)
+		c.gone = maps.Clone(c.gone) // snapshots have it
+		if c.gone == nil {
+			c.gone = map[types.UID]bool{}
+		}
+		c.gone[e.o.uid] = true
 	} else {
 		c.objs = with(c.objs, e.o)
 	}
@@ -386,8 +395,10 @@ func amounts(q *quota.Quota, charge int64) corev1.ResourceList {
 
 // snapshot is what caches or a live list contain.
 type snapshot struct {
-	version   [kinds]uint64
-	objs      [kinds][]object
+	version [kinds]uint64
+	objs    [kinds][]object
+	// gone are objects that the process saw and that are gone.
+	gone      [kinds]map[types.UID]bool
 	fromCache [quota.Components]bool
 }
 
@@ -408,9 +419,7 @@ func (s *snapshot) Observe(name string, last *quota.Quota, uids []types.UID) quo
 			x = find(s.objs[kPod], uid)
 		}
 		// what is in a namespace that is not known is covered by nobody can tell what
-		if x != nil && named(s.objs[kNS], "", x.ns) != nil {
-			o.Present[uid] = true
-		}
+		o.Present[uid] = x != nil && named(s.objs[kNS], "", x.ns) != nil || x == nil && (s.gone[kClaim][uid] || s.gone[kPod][uid])
 	}
 	for _, k := range []kind{kClaim, kPod} {
 		for i := range s.objs[k] {
@@ -480,7 +489,7 @@ func (c cacheView) snapshot() *snapshot {
 	}
 	s := &snapshot{}
 	for k := range r.c {
-		s.version[k], s.objs[k] = r.c[k].shown, r.c[k].objs
+		s.version[k], s.objs[k], s.gone[k] = r.c[k].shown, r.c[k].objs, r.c[k].gone
 	}
 	return s
 }
@@ -488,7 +497,12 @@ func (c cacheView) snapshot() *snapshot {
 func (w *world) snapshot() *snapshot {
 	s := &snapshot{}
 	for k := range w.res {
-		s.version[k], s.objs[k] = w.res[k].cur, w.res[k].objs
+		s.version[k], s.objs[k], s.gone[k] = w.res[k].cur, w.res[k].objs, map[types.UID]bool{}
+		for _, e := range w.res[k].log {
+			if e.del {
+				s.gone[k][e.o.uid] = true
+			}
+		}
 	}
 	return s
 }
@@ -553,6 +567,7 @@ func (v *viewOf) Live(ctx context.Context) (Observation, error) {
 		w.mu.Unlock()
 	}
 	w.mu.Lock()
+	o.gone = cacheView{v}.snapshot().gone
 	v.r.live = append(v.r.live, o)
 	w.logf("r%d live observation ended: versions %v", v.r.i, o.version)
 	w.mu.Unlock()

@@ -4,6 +4,9 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/devicequota/devicequota/quota"
+	"github.com/devicequota/devicequota/quota/v1alpha1"
 )
 
 // condition sets the ledger's conditions.
@@ -39,10 +42,54 @@ func (p *plan) worthWriting(batch []*entry, live bool) bool {
 	}
 	for _, e := range batch {
 		if e.request == nil {
-			return p.changed()
+			return p.changed() && !p.mayLinger()
 		}
 	}
 	return false
+}
+
+// mayLinger returns true if writing next may wait, and notes until when: it would only tell that
+// the objects of some claims' holds were observed, and the next admission's write, which may be near,
+// does so too.
+func (p *plan) mayLinger() bool {
+	if p.look == nil || p.look.Quota == nil {
+		return false // nobody is admitted any more
+	}
+	was, is := p.base.Status, p.next.Status
+	if before, err := quota.StoredVersions(&was); err != nil {
+		return false // it is being put right
+	} else if now, err := quota.StoredVersions(&is); err != nil || !now.AtLeast(before) {
+		return false
+	}
+	used, now := quota.Add(was.Used, nil), p.a.l.o.Clock.Now()
+	was.Holds = nil
+	var first time.Time
+	for i := range p.base.Status.Holds {
+		h := &p.base.Status.Holds[i]
+		if indexOf(is.Holds, h.UID) >= 0 {
+			was.Holds = append(was.Holds, *h)
+			continue
+		}
+		until := p.a.lingersUntil(h.UID)
+		if h.Kind != v1alpha1.HoldClaim || h.Advisory || h.PodUID != "" || !until.After(now) {
+			return false
+		}
+		quota.AddTo(used, h.Charge)
+		if first.IsZero() || until.Before(first) {
+			first = until
+		}
+	}
+	for k := range is.Hard {
+		if n := used[k]; n.Cmp(is.Used[k]) != 0 {
+			return false
+		}
+	}
+	was.Used, was.Observed, was.CRQResourceVersion = is.Used, is.Observed, is.CRQResourceVersion
+	if first.IsZero() || !equality.Semantic.DeepEqual(was, is) {
+		return false
+	}
+	p.lingers = first
+	return true
 }
 
 // changed returns true if writing next would tell anybody anything: more than that the same

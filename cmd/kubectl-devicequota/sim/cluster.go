@@ -99,7 +99,7 @@ func New(o Options) (*Cluster, error) {
 	c.state = newState(o, c.clock)
 	c.store = ledger.NewMemoryStore(c.clock)
 	c.ledger = ledger.New(c.store, c.state, ledger.Options{
-		Clock: c.clock, PlatformKeys: o.OpenShift, StoreTimeout: requestTimeout, Rand: rand.NewPCG(1, 2)})
+		Clock: c.clock, PlatformKeys: o.OpenShift, StoreTimeout: requestTimeout, Linger: -1, Rand: rand.NewPCG(1, 2)})
 	c.recorder = &recorder{Ledger: c.ledger}
 	c.handlers = webhooks.Handlers(webhooks.Deps{
 		Admitter: c.recorder, Coverage: coverage{c.state}, Devices: c.state, Objects: c.state, Usage: usage{c.store},

@@ -11,6 +11,7 @@ const (
 	admit   = "quota/ledger/admit.go"
 	deny    = "quota/ledger/deny.go"
 	tally   = "quota/ledger/tally.go"
+	write   = "quota/ledger/write.go"
 	settle  = "quota/settle.go"
 	decide  = "quota/decide.go"
 	parse   = "quota/parse.go"
@@ -64,7 +65,7 @@ func versionMutations() []mutation {
 		}, "TestModel/^(relabels|everything)$|TestW6"},
 		one("compare the largest version of several lists", "two-replicas", world, "o.version[k] == 0 || v < o.version[k]", "v > o.version[k]"),
 		one("settle from an older cache", "two-replicas", settle, atLeast, "_ = stored\n\treturn true"),
-		one("version ahead of the content", "two-replicas", world, "		s.version[k], s.objs[k] = r.c[k].shown, r.c[k].objs\n", `		s.version[k], s.objs[k] = r.c[k].shown, r.c[k].objs
+		one("version ahead of the content", "two-replicas", world, "		s.version[k], s.objs[k], s.gone[k] = r.c[k].shown, r.c[k].objs, r.c[k].gone\n", `		s.version[k], s.objs[k], s.gone[k] = r.c[k].shown, r.c[k].objs, r.c[k].gone
 		if r.c[k].pos < len(r.w.res[k].log) {
 			s.version[k] = max(s.version[k], r.w.res[k].log[r.c[k].pos].rv)
 		}
@@ -148,6 +149,9 @@ func lifeMutations() []mutation {
 			{create, "	a.remember(stored", "	a.mu.Lock()\n	a.marked, a.markedAt = stored.UID, a.l.o.Clock.Now()\n	a.mu.Unlock()\n	a.remember(stored"},
 			{plan, "	if l.Rebuilding {\n", "	if l.Rebuilding || p.a.marked == p.base.UID && p.a.l.o.Clock.Now().Before(p.a.markedAt.Add(p.a.l.o.HoldAge)) {\n"},
 		}, "TestModel/^ledger-deleted$|TestW3"},
+		byScript("TestAnUnreadableLedger", "an unreadable ledger goes on without holds", "ledger-deleted", commit, "if err == nil && l.Status.Unreadable {", "if false {"),
+		byScript("TestASettleThatOnly", "a release lingers", "two-replicas", write, "if n := used[k]; n.Cmp(is.Used[k]) != 0 {", "if n := used[k]; n.Cmp(is.Used[k]) < 0 {"),
+		byScript("TestASettleThatOnly", "a hold lingers for ever", "two-replicas", write, " || !until.After(now)", ""),
 		byScript("TestW3", "rebuilding ended by a cache", "ledger-deleted", plan, "p.look.source == SourceLive && p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
 		byScript("TestARebuildingIsNot", "rebuilding ended by any live list", "ledger-deleted", plan, "p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
 		byScript("TestAQuotaRecreated", "owner reference", "quota-recreated", create, "	if !slices.Contains(l.Finalizers", `	l.OwnerReferences = []metav1.OwnerReference{{UID: l.Status.CRQUID}}
