@@ -27,7 +27,7 @@ func NewCollector(v *View, projection *Projection) prometheus.Collector {
 		stale:   desc("watch_stale", "1 while nothing was heard of a watched resource for too long.", "resource"),
 		objects: desc("index_objects", "Objects that are counted, by resource.", "resource"),
 		recount: desc("index_recount_duration_seconds", "How long the last full recount took."),
-		waiting: desc("projection_waiting", "Projections of quotas into projects that wait to be written."),
+		waiting: desc("projection_waiting", "Projections of quotas into projects, and statuses of quotas, that wait to be written."),
 		writes:  desc("projection_writes_total", "Writes of projections and quota statuses."),
 	}
 }

@@ -29,7 +29,7 @@ type ProjectionOptions struct {
 	// Budget is how many projections are written per second of those that only see another
 	// total, so long as that is enough to write each of them within a minute. Zero means
 	// DefaultBudget. Projects in which something changed have ten times as much, of their own, of
-	// which the statuses of all quotas take no more than a quarter of the budget.
+	// which the statuses of all quotas take no more than a quarter of the budget, up to 175 quotas.
 	Budget float64
 	// Workers is how many are written at the same time. After each write a worker rests, the
 	// longer the write took: an API server that is busy has admission to serve first. Zero means 2.
@@ -312,7 +312,9 @@ func (p *Projection) projectStatus(ctx context.Context, name string) (bool, erro
 	crq.Status = *now.status.DeepCopy()
 	before := p.wroteStatus(name, p.o.Clock.Now())
 	if err := p.o.Client.Status().Update(ctx, crq); err != nil && !apierrors.IsNotFound(err) {
-		p.wroteStatus(name, before) // the next try need not wait
+		if apierrors.IsConflict(err) {
+			p.wroteStatus(name, before) // the next try need not wait
+		}
 		return true, fmt.Errorf("status of quota %q: %w", name, err)
 	}
 	p.wrote()

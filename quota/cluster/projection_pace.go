@@ -7,12 +7,14 @@ import (
 
 // After each write a worker rests, to leave the API server to admission: the longer the write took,
 // the busier it is. A write of the usual time is followed by a rest as long, one that took twice as
-// long by one four times as long, up to maxRest. Projects in which something changed do not wait for
-// that: when the first of them has waited for longer than late, a rest is half as long as the write.
+// long by a rest four times as long, up to maxRest. What is late does not wait for that: a rest is at
+// most half as long as the write when the first of the projects in which something changed has waited
+// for longer than late, or the first of those that only see another total for longer than restLate.
 const (
-	usual   = 10 * time.Millisecond
-	maxRest = 200 * time.Millisecond
-	late    = time.Second
+	usual    = 10 * time.Millisecond
+	maxRest  = 200 * time.Millisecond
+	late     = time.Second
+	restLate = patience + within/2
 )
 
 // rest waits after a write that took so long.
@@ -33,10 +35,17 @@ func (p *Projection) restAfter(took time.Duration) time.Duration {
 	took = min(took, maxRest)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if since, waits := p.queue.first(true); waits && p.o.Clock.Since(since) > late {
-		return took / 2
+	d := min(maxRest, took*took/usual)
+	if p.lateLocked(true, late) || p.lateLocked(false, restLate) {
+		d = min(d, took/2)
 	}
-	return min(maxRest, took*took/usual)
+	return d
+}
+
+// lateLocked tells whether the first of what is urgent, or of the rest, has waited for longer than that.
+func (p *Projection) lateLocked(urgent bool, than time.Duration) bool {
+	since, waits := p.queue.first(urgent)
+	return waits && p.o.Clock.Since(since) > than
 }
 
 // pacer says what may be written when. Projects in which something changed, and statuses, do
@@ -88,7 +97,7 @@ func (p *Projection) next(pace *pacer) (projectionKey, *tokens, time.Duration) {
 	wait := idle
 	pace.turn++
 	turn := restTurn
-	if since, waits := p.queue.first(false); waits && now.Sub(since) > patience+within/2 {
+	if p.lateLocked(false, restLate) {
 		turn = lateTurn
 	}
 	for _, urgent := range []bool{pace.turn%turn != 0, pace.turn%turn == 0} {
@@ -144,12 +153,11 @@ func (p *Projection) rateLocked(pace *pacer) float64 {
 }
 
 // perProject is what each project adds to the least time between two writes of a quota's
-// status, which grows with them: over 1000 projects it is some 200 kB, every 30 s at most.
+// status, which grows with them: over 1000 projects it is some 200 kB, at most every 30 s.
 const perProject = 30 * time.Millisecond
 
 // statusInterval is the least time between two writes of the quota's status: all statuses
-// together take no more than a quarter of the budget, however many quotas there are, so long as that
-// shows each of them in time.
+// together take no more than a quarter of the budget, so long as that shows each of them in time.
 func (p *Projection) statusInterval(now *projected) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

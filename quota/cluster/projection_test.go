@@ -278,9 +278,12 @@ func TestAStatusIsWrittenMoreRarelyWhereThereIsMoreToWrite(t *testing.T) {
 	for _, tc := range []struct {
 		name             string
 		projects, others int
+		least            time.Duration
 	}{
-		{"133 projects", 133, 0},
-		{"20 quotas", 1, 19},
+		{"133 projects", 133, 0, 4 * time.Second},
+		{"20 quotas", 1, 19, 4 * time.Second},
+		{"1200 projects", 1200, 0, within},
+		{"200 quotas", 1, 199, within},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -293,7 +296,7 @@ func TestAStatusIsWrittenMoreRarelyWhereThereIsMoreToWrite(t *testing.T) {
 			for _, c := range []struct {
 				step time.Duration
 				want bool
-			}{{3900 * time.Millisecond, false}, {100 * time.Millisecond, true}} {
+			}{{tc.least - 100*time.Millisecond, false}, {100 * time.Millisecond, true}} {
 				s.clock.Step(c.step)
 				s.offer("p0", s.shown("p0")+1)
 				written := false
@@ -426,6 +429,7 @@ func TestAWriterRestsTheLongerTheBusierTheAPIServerIs(t *testing.T) {
 		{"not yet late", 30 * ms, time.Second, 90 * ms},
 		{"late", 30 * ms, time.Second + ms, 15 * ms},
 		{"late and very slow", time.Minute, time.Minute, 100 * ms},
+		{"late and fast", 2 * ms, time.Minute, 400 * time.Microsecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -438,7 +442,54 @@ func TestAWriterRestsTheLongerTheBusierTheAPIServerIs(t *testing.T) {
 			if got := s.restAfter(c.took); got != c.want {
 				t.Errorf("want %v, got %v", c.want, got)
 			}
+			rest := newStage(t, 0)
+			rest.queue.add(projectionKey{"q", "p"}, false)
+			if c.wait > 0 {
+				rest.clock.Step(c.wait - late + restLate)
+			}
+			if got := rest.restAfter(c.took); got != c.want {
+				t.Errorf("another total: want %v, got %v", c.want, got)
+			}
 		})
+	}
+}
+
+// What is urgent never ends here, and there is more of it than can be written.
+func TestWhatOnlySeesAnotherTotalHasItsTurn(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, 0)
+	pace := newPacer(s.clock.Now())
+	for i := range 100 {
+		s.queue.add(projectionKey{"rest", fmt.Sprint(i)}, false)
+	}
+	for _, c := range []struct {
+		name string
+		wait time.Duration
+		want int // of 30 writes
+	}{
+		{"before its patience is over", time.Second, 0},
+		{"then", patience, 3},
+		{"when it is late", restLate + time.Second - patience, 10},
+	} {
+		s.clock.Step(c.wait)
+		s.busy(pace)
+		got := 0
+		for i := range 30 {
+			s.queue.add(projectionKey{"urgent", fmt.Sprint(i)}, true)
+			s.queue.add(projectionKey{"urgent", fmt.Sprint(i, "again")}, true)
+			key, paid, _ := s.next(pace)
+			if paid == nil {
+				t.Fatalf("%s: nothing to write", c.name)
+			}
+			if key.quota == "rest" {
+				got++
+			}
+			s.finish(key, nil)
+			s.clock.Step(20 * time.Millisecond)
+		}
+		if got != c.want {
+			t.Errorf("%s: want %d of 30 writes, got %d", c.name, c.want, got)
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ const maxFailures = 3
 // could lose to.
 const (
 	maxStreak  = 4
-	aloneFor   = 500 * time.Millisecond
+	aloneFor   = 250 * time.Millisecond
 	aloneAfter = time.Minute
 	minTook    = time.Millisecond
 	maxTook    = 50 * time.Millisecond
@@ -276,7 +276,7 @@ func (a *account) fail(batch []*entry, out outcome) {
 }
 
 // read returns the newest ledger that this replica knows, or the stored one if live, and
-// whether it is that. A ledger that is missing is created, one that is unreadable replaced.
+// whether it is that. A ledger that is missing is created.
 func (a *account) read(ctx context.Context, live bool) (*v1alpha1.DeviceLedger, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.l.o.StoreTimeout)
 	defer cancel()
@@ -284,24 +284,16 @@ func (a *account) read(ctx context.Context, live bool) (*v1alpha1.DeviceLedger, 
 		l, err := a.l.store.Get(ctx, a.name)
 		if err == nil {
 			l = a.newest(l)
-		}
-		switch {
-		case err == nil && !l.Status.Unreadable:
 			a.meet(l)
 			a.see(l, true)
 			return l, false, nil
-		case err != nil && !errors.Is(err, ErrNotFound):
+		}
+		if !errors.Is(err, ErrNotFound) {
 			return nil, false, err
 		}
 		// Deleted, or not seen yet: what this replica remembers does not tell.
 	}
 	l, err := a.l.store.GetLive(ctx, a.name)
-	if err == nil && l.Status.Unreadable {
-		// Which holds it had nobody knows: it is a lost one.
-		if err = a.l.store.Delete(ctx, l); err == nil {
-			err = ErrNotFound
-		}
-	}
 	if errors.Is(err, ErrNotFound) {
 		a.forget()
 		l, err = a.create(ctx)

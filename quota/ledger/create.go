@@ -47,6 +47,7 @@ func (a *account) create(ctx context.Context) (*v1alpha1.DeviceLedger, error) {
 		return nil, err
 	}
 	a.remember(stored, stored.Status.Holds, nil)
+	a.wrote(stored)
 	if first(stored, o.Quota, a.l.o.HoldAge) {
 		a.mu.Lock()
 		a.young = versionOf(stored)

@@ -448,6 +448,30 @@ func TestRequestsThatWaitShareOneWriteInArrivalOrder(t *testing.T) {
 	})
 }
 
+func TestACommitterGivesWaySoonerWhereOthersWrite(t *testing.T) {
+	inWorld(t, Options{}, 1, 100, func(t *testing.T, w *world, l *Ledger) {
+		a := l.account("q0")
+		want := func(when string, streak int, since time.Duration, long bool) {
+			t.Helper()
+			if got := a.longEnough(streak, l.o.Clock.Now().Add(-since)); got != long {
+				t.Errorf("%s: %d writes in %v: want enough %v", when, streak, since, long)
+			}
+		}
+		wantVerdict(t, admit(t, l, w.claim(1, "ns0", "a", 1)), Allowed)
+		want("the ledger was made by somebody else", maxStreak-1, time.Hour, false)
+		want("the ledger was made by somebody else", maxStreak, 0, true)
+		time.Sleep(aloneAfter)
+		wantVerdict(t, admit(t, l, w.claim(2, "ns0", "b", 1)), Allowed)
+		want("alone", 1000, aloneFor-1, false)
+		want("alone", 1, aloneFor, true)
+		w.mu.Lock()
+		w.store(w.replicas[0], [kinds]watchCache{}, nil, w.ledgers["q0"].DeepCopy())
+		w.mu.Unlock()
+		wantVerdict(t, admit(t, l, w.claim(3, "ns0", "c", 1)), Allowed)
+		want("somebody wrote", maxStreak, 0, true)
+	})
+}
+
 func TestDifferentQuotasDoNotWaitForEachOther(t *testing.T) {
 	play(t, configOf("", func(c *modelConfig) { c.quotas, c.namespaces, c.age, c.persist = 2, 3, 40*time.Second, 34*time.Second }), func(s *script) {
 		s.setLabels(1, map[string]string{"q0": "yes"})
@@ -662,36 +686,6 @@ func TestALedgerEditedByHandIsPutRight(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestAnUnreadableLedgerIsReplacedAsALostOne: somebody wrote holds that are none, and nobody knows
-// which there were.
-func TestAnUnreadableLedgerIsReplacedAsALostOne(t *testing.T) {
-	inWorld(t, Options{}, 1, 1, func(t *testing.T, w *world, l *Ledger) {
-		for i := range 2 { // the second time its replacement
-			held := w.claim(10*i, "ns0", "a", 1)
-			wantVerdict(t, admit(t, l, held), Allowed)
-			w.mu.Lock()
-			edited := w.ledgers["q0"].DeepCopy()
-			edited.Status.Holds, edited.Status.Unreadable = nil, true
-			w.store(w.replicas[0], [kinds]watchCache{}, nil, edited)
-			w.replicas[0].start(w.ends()) // what it remembers is lost, too
-			w.mu.Unlock()
-			l = w.replicas[0].ledger
-			wantVerdict(t, admit(t, l, w.claim(10*i+1, "ns0", "b", 1)), Busy)
-			if now := w.ledgers["q0"]; now.UID == edited.UID || !now.Status.Rebuilding || now.Status.Unreadable {
-				t.Errorf("want another ledger that is rebuilding, got %+v", now)
-			}
-			time.Sleep(DefaultHoldAge - 5*time.Second)
-			wantVerdict(t, admit(t, l, w.claim(10*i+2, "ns0", "c", 1)), Busy)
-			w.create(held, kClaim, 1) // as late as the API server may
-			time.Sleep(10 * time.Second)
-			wantVerdict(t, admit(t, l, w.claim(10*i+3, "ns0", "d", 1)), Denied)
-			w.mu.Lock()
-			w.remove(kClaim, held.UID)
-			w.mu.Unlock()
-		}
-	})
 }
 
 // TestQuestionsLeaveNothingOfHoldsThatHaveEnded: a replica may be asked for long about a quota to

@@ -57,17 +57,11 @@ type DeviceLedgerStatus struct {
 	// +optional
 	Used corev1.ResourceList `json:"used,omitempty"`
 
-	// holds are admitted charges whose objects are not yet observed, each with uid, kind,
-	// namespace, name and charge of its object. Their schema ends here: the API server
-	// would spend more on it than on all else of a write.
+	// holds are admitted charges whose objects are not yet observed.
 	// +optional
-	// +kubebuilder:validation:Schemaless
-	// +kubebuilder:pruning:PreserveUnknownFields
+	// +listType=map
+	// +listMapKey=uid
 	Holds []Hold `json:"holds,omitempty"`
-
-	// Unreadable is true when what is stored as holds are none: somebody else wrote them. It is
-	// not stored.
-	Unreadable bool `json:"-"`
 
 	// rebuilding is true after the ledger was found missing: objects may have been admitted
 	// that nobody knows of yet, so nothing is admitted until a live observation begun at

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
@@ -306,34 +304,14 @@ func TestDeviceLedgerIsOneObject(t *testing.T) {
 	}
 }
 
-// TestALedgerWhoseHoldsAreNoneIsReadAmongTheOthers: the API server does not validate holds.
-func TestALedgerWhoseHoldsAreNoneIsReadAmongTheOthers(t *testing.T) {
-	t.Parallel()
-	ledger := &v1alpha1.DeviceLedger{ObjectMeta: metav1.ObjectMeta{Name: "no-holds"}, Status: ledgerStatus()}
-	create(t, ledger)
-	if got := get(t, ledger, &v1alpha1.DeviceLedger{}); got.Status.Unreadable || len(got.Status.Holds) != 2 {
-		t.Errorf("want two holds, got unreadable %v, %v", got.Status.Unreadable, got.Status.Holds)
-	}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"holds":[{"uid":5}]}}`))
-	if err := server.Client.Patch(t.Context(), ledger.DeepCopy(), patch); err != nil {
-		t.Fatal(err)
-	}
-	list := &v1alpha1.DeviceLedgerList{}
-	if err := server.Client.List(t.Context(), list); err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(list.Items, func(l v1alpha1.DeviceLedger) bool { return l.Name == ledger.Name })
-	if i < 0 || !list.Items[i].Status.Unreadable || len(list.Items[i].Status.Holds) > 0 {
-		t.Errorf("want it listed as unreadable without holds, got %+v", list.Items)
-	}
-}
-
 func TestDeviceLedgerRejects(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, want string
 		change     func(*v1alpha1.DeviceLedgerStatus)
 	}{
+		{"two holds of one object", "Duplicate value", func(s *v1alpha1.DeviceLedgerStatus) { s.Holds[1].UID = s.Holds[0].UID }},
+		{"an unknown kind of hold", "status.holds[0].kind", func(s *v1alpha1.DeviceLedgerStatus) { s.Holds[0].Kind = "Node" }},
 		{"two statements of one type and key", "Duplicate value", func(s *v1alpha1.DeviceLedgerStatus) { s.Conditions[1] = s.Conditions[0] }},
 		{"an unknown condition status", "status.conditions[0].status", func(s *v1alpha1.DeviceLedgerStatus) { s.Conditions[0].Status = "Perhaps" }},
 	} {

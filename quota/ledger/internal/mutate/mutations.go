@@ -149,7 +149,6 @@ func lifeMutations() []mutation {
 			{create, "	a.remember(stored", "	a.mu.Lock()\n	a.marked, a.markedAt = stored.UID, a.l.o.Clock.Now()\n	a.mu.Unlock()\n	a.remember(stored"},
 			{plan, "	if l.Rebuilding {\n", "	if l.Rebuilding || p.a.marked == p.base.UID && p.a.l.o.Clock.Now().Before(p.a.markedAt.Add(p.a.l.o.HoldAge)) {\n"},
 		}, "TestModel/^ledger-deleted$|TestW3"},
-		byScript("TestAnUnreadableLedger", "an unreadable ledger goes on without holds", "ledger-deleted", commit, "if err == nil && l.Status.Unreadable {", "if false {"),
 		byScript("TestASettleThatOnly", "a release lingers", "two-replicas", write, "if n := used[k]; n.Cmp(is.Used[k]) != 0 {", "if n := used[k]; n.Cmp(is.Used[k]) < 0 {"),
 		byScript("TestASettleThatOnly", "a hold lingers for ever", "two-replicas", write, " || !until.After(now)", ""),
 		byScript("TestW3", "rebuilding ended by a cache", "ledger-deleted", plan, "p.look.source == SourceLive && p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
