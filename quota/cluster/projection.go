@@ -29,7 +29,7 @@ type ProjectionOptions struct {
 	// Budget is how many projections are written per second of those that only see another
 	// total, so long as that is enough to write each of them within a minute. Zero means
 	// DefaultBudget. Projects in which something changed have ten times as much, of their own, of
-	// which the statuses of all quotas take no more than a quarter of the budget, up to 175 quotas.
+	// which the statuses of all quotas take no more than an eighth of the budget, up to 87 quotas.
 	Budget float64
 	// Workers is how many are written at the same time. After each write a worker rests, the
 	// longer the write took: an API server that is busy has admission to serve first. Zero means 2.

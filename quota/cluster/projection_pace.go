@@ -11,7 +11,7 @@ import (
 // most half as long as the write when the first of the projects in which something changed has waited
 // for longer than late, or the first of those that only see another total for longer than restLate.
 const (
-	usual    = 10 * time.Millisecond
+	usual    = 5 * time.Millisecond
 	maxRest  = 200 * time.Millisecond
 	late     = time.Second
 	restLate = patience + within/2
@@ -157,10 +157,10 @@ func (p *Projection) rateLocked(pace *pacer) float64 {
 const perProject = 30 * time.Millisecond
 
 // statusInterval is the least time between two writes of the quota's status: all statuses
-// together take no more than a quarter of the budget, so long as that shows each of them in time.
+// together take no more than an eighth of the budget, so long as that shows each of them in time.
 func (p *Projection) statusInterval(now *projected) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := time.Duration(float64(len(p.quotas)) / (p.o.Budget / 4) * float64(time.Second))
+	all := time.Duration(float64(len(p.quotas)) / (p.o.Budget / 8) * float64(time.Second))
 	return max(p.o.Interval, min(within, max(time.Duration(len(now.status.Namespaces))*perProject, all)))
 }

@@ -281,7 +281,7 @@ func TestAStatusIsWrittenMoreRarelyWhereThereIsMoreToWrite(t *testing.T) {
 		least            time.Duration
 	}{
 		{"133 projects", 133, 0, 4 * time.Second},
-		{"20 quotas", 1, 19, 4 * time.Second},
+		{"10 quotas", 1, 9, 4 * time.Second},
 		{"1200 projects", 1200, 0, within},
 		{"200 quotas", 1, 199, within},
 	} {
@@ -422,14 +422,14 @@ func TestAWriterRestsTheLongerTheBusierTheAPIServerIs(t *testing.T) {
 		took, wait time.Duration // of the write, of the first project in which something changed
 		want       time.Duration
 	}{
-		{"a fast write", 2 * ms, 0, 400 * time.Microsecond},
-		{"the usual one", 10 * ms, 0, 10 * ms},
-		{"a slow one", 30 * ms, 0, 90 * ms},
+		{"a fast write", 2 * ms, 0, 800 * time.Microsecond},
+		{"the usual one", 5 * ms, 0, 5 * ms},
+		{"a slow one", 20 * ms, 0, 80 * ms},
 		{"a very slow one", time.Minute, 0, 200 * ms},
-		{"not yet late", 30 * ms, time.Second, 90 * ms},
+		{"not yet late", 20 * ms, time.Second, 80 * ms},
 		{"late", 30 * ms, time.Second + ms, 15 * ms},
 		{"late and very slow", time.Minute, time.Minute, 100 * ms},
-		{"late and fast", 2 * ms, time.Minute, 400 * time.Microsecond},
+		{"late and fast", 2 * ms, time.Minute, 800 * time.Microsecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
