@@ -15,13 +15,13 @@ import (
 // maxFailures is how many calls of the store may fail in one commit before it is an outage.
 const maxFailures = 3
 
-// A committer gives way after maxStreak batches in a row, or after aloneFor when nobody else has
-// written the ledger for aloneAfter, for two to four times as long as the last took, of which at
-// most maxTook counts; a commit shorter than minTook was no call of an API server, that others
-// could lose to.
+// A committer gives way after maxStreak batches in a row, for two to four times as long as the last
+// took, of which at most maxTook counts; when nobody else has written the ledger for aloneAfter, more
+// rarely, after aloneFor, but two more times as long. A commit shorter than minTook was no call of an
+// API server, that others could lose to.
 const (
 	maxStreak  = 4
-	aloneFor   = 250 * time.Millisecond
+	aloneFor   = 100 * time.Millisecond
 	aloneAfter = time.Minute
 	minTook    = time.Millisecond
 	maxTook    = 50 * time.Millisecond
@@ -100,29 +100,34 @@ func (a *account) run() {
 		}
 		begun := a.l.o.Clock.Now()
 		a.commit(batch)
-		if streak++; a.longEnough(streak, since) {
-			a.giveWay(a.l.o.Clock.Since(begun))
+		streak++
+		if times := a.longEnough(streak, since); times > 0 {
+			a.giveWay(a.l.o.Clock.Since(begun), times)
 			streak, since = 0, a.l.o.Clock.Now()
 		}
 	}
 }
 
-// longEnough returns true if so many batches in a row since then are enough.
-func (a *account) longEnough(streak int, since time.Time) bool {
+// longEnough returns how many times as long as the last of so many batches in a row since then to
+// give way at least, 0 when they are not enough.
+func (a *account) longEnough(streak int, since time.Time) (times int) {
 	now := a.l.o.Clock.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if now.Sub(a.othersAt) < aloneAfter {
-		return streak >= maxStreak
+	switch alone := now.Sub(a.othersAt) >= aloneAfter; {
+	case alone && now.Sub(since) >= aloneFor:
+		return 4
+	case !alone && streak >= maxStreak:
+		return 2
 	}
-	return now.Sub(since) >= aloneFor
+	return 0
 }
 
 // giveWay lets other replicas write when requests wait here already. The replica that wrote last
 // knows the newest ledger, the others have to read it first: without a pause that is long enough
 // to read and to write it would win each time, and their requests wait for seconds. What comes
 // meanwhile joins the next batch.
-func (a *account) giveWay(took time.Duration) {
+func (a *account) giveWay(took time.Duration, times int) {
 	a.mu.Lock()
 	var first context.Context
 	if len(a.queue) > 0 {
@@ -130,7 +135,7 @@ func (a *account) giveWay(took time.Duration) {
 	}
 	a.mu.Unlock()
 	if took = min(took, maxTook); first != nil && took >= minTook {
-		sleep(first, a.l.o.Clock, 2*took+a.l.jitter(2*took))
+		sleep(first, a.l.o.Clock, time.Duration(times)*took+a.l.jitter(2*took))
 	}
 }
 
