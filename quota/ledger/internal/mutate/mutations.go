@@ -150,7 +150,7 @@ func lifeMutations() []mutation {
 			{plan, "	if l.Rebuilding {\n", "	if l.Rebuilding || p.a.marked == p.base.UID && p.a.l.o.Clock.Now().Before(p.a.markedAt.Add(p.a.l.o.HoldAge)) {\n"},
 		}, "TestModel/^ledger-deleted$|TestW3"},
 		byScript("TestASettleThatOnly", "a release lingers", "two-replicas", write, "if n := used[k]; n.Cmp(is.Used[k]) != 0 {", "if n := used[k]; n.Cmp(is.Used[k]) < 0 {"),
-		byScript("TestASettleThatOnly", "a hold lingers for ever", "two-replicas", write, " || !until.After(now)", ""),
+		byScript("TestASettleThatOnly", "a hold lingers for ever", "two-replicas", write, "!until.After(now)", "until.Before(time.Time{}) || now.IsZero()"),
 		byScript("TestW3", "rebuilding ended by a cache", "ledger-deleted", plan, "p.look.source == SourceLive && p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
 		byScript("TestARebuildingIsNot", "rebuilding ended by any live list", "ledger-deleted", plan, "p.a.unmarked(p.base.UID, p.look.begun)", "p.a.unmarked(p.base.UID, p.a.l.o.Clock.Now())"),
 		byScript("TestAQuotaRecreated", "owner reference", "quota-recreated", create, "	if !slices.Contains(l.Finalizers", `	l.OwnerReferences = []metav1.OwnerReference{{UID: l.Status.CRQUID}}
