@@ -45,7 +45,7 @@ func needs(t *testing.T, features ...harness.Feature) {
 	for _, f := range features {
 		if !kube.Has(f) {
 			leaveOut(t, fmt.Sprintf("has no %s (%s, since 1.%d)", f.Name, f.Gate, f.Since))
-			t.Skip(leftOut[len(leftOut)-1])
+			kube.LeaveOut(t, leftOut[len(leftOut)-1])
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 )
 
 // Feature is a part of Kubernetes that came with a gate of its own.
@@ -74,6 +75,19 @@ func parseKubernetes(version, help string) (*Kubernetes, error) {
 		return nil, errors.New("kube-apiserver --help lists no feature gates")
 	}
 	return k, nil
+}
+
+// complete is the first minor version of Kubernetes 1 that has everything that the tests show.
+const complete = 37
+
+// LeaveOut ends a test that shows what this Kubernetes lacks: an older one leaves it out, one that has
+// everything fails.
+func (k *Kubernetes) LeaveOut(t testing.TB, why string) {
+	t.Helper()
+	if k.Minor >= complete {
+		t.Fatalf("nothing may be left out from Kubernetes 1.%d on: %s", complete, why)
+	}
+	t.Skip(why)
 }
 
 // Has tells whether the feature is there, if need be behind its gate.

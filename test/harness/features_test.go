@@ -1,6 +1,9 @@
 package harness
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // Lines as kube-apiserver 1.34 prints them.
 const help134 = `      --feature-gates colonSeparatedMultimapStringString    Comma-separated list of component:key=value pairs. Options are:
@@ -42,6 +45,28 @@ func TestOutputThatTellsNothingIsAnError(t *testing.T) {
 	for _, c := range [][2]string{{"Kubernetes master", help134}, {"Kubernetes v1.34.4", "usage"}} {
 		if k, err := parseKubernetes(c[0], c[1]); err == nil {
 			t.Errorf("%q, %q: got %v", c[0], c[1], k)
+		}
+	}
+}
+
+// leaving is a test that notes how it ended.
+type leaving struct {
+	testing.TB
+	ended string
+}
+
+func (*leaving) Helper() {}
+
+func (l *leaving) Fatalf(string, ...any) { l.ended += "failed " }
+
+func (l *leaving) Skip(...any) { l.ended += "skipped " }
+
+func TestOnlyAnOlderKubernetesLeavesSomethingOut(t *testing.T) {
+	for minor, want := range map[int]string{complete - 1: "skipped", complete: "failed", complete + 1: "failed"} {
+		var l leaving
+		(&Kubernetes{Minor: minor}).LeaveOut(&l, "it has no such thing")
+		if got, _, _ := strings.Cut(l.ended, " "); got != want { // a real Fatalf does not return
+			t.Errorf("1.%d: want the test %s, got %q", minor, want, l.ended)
 		}
 	}
 }
